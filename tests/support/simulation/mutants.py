@@ -207,7 +207,7 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
     ),
     "a nested block has what the one around it has left": Mutant(
-        "memory-nested-0", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
+        "memory-nested-6", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
     ),
     "max_waiters does not count inside of a block": Mutant(
         "memory-nested-4",
@@ -221,13 +221,25 @@ MUTANTS: dict[str, Mutant] = {
         "            and known[1] is place\n",
         "",
     ),
+    "a block that wants to be alone begins inside of readers": Mutant(
+        "memory-nested-8", "locks/engine.py", "            _check_limit(spec, hold)\n", ""
+    ),
     "a hand-over forgets what nested blocks keep taken": Mutant(
-        "memory-nested-100", "locks/engine.py", "        hold.keep_until = hold.since + ticket.keep\n", "        pass\n"
+        "memory-nested-288", "locks/engine.py", "        hold.keep_until = hold.since + ticket.keep\n", "        pass\n"
     ),
     "a hand-over forgets hold_at_least": Mutant(
-        "memory-nested-33", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
+        "memory-nested-4", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
     ),
 }
+# What concerns call chains is found by those on a server, too.
+for _name, _seed in {
+    "a lease in hand is entered by another acquire": "redis-nested-1",
+    "who outlives a nested block is not told": "redis-nested-0",
+    "hold_at_least of a nested block is forgotten": "redis-nested-0",
+    "a nested block has what the one around it has left": "redis-nested-1",
+    "a block that wants to be alone begins inside of readers": "redis-nested-1",
+}.items():
+    MUTANTS[f"on Redis {_name}"] = MUTANTS[_name]._replace(seed=_seed)
 
 
 def programs_of(mutant: Mutant) -> list[Program]:

@@ -1,38 +1,56 @@
 """Call chains: blocks inside of blocks, their siblings in tasks and threads, leases that are handed on; and a checker.
 
-Each actor goes round after round into a block, and inside of it does what programs do there. What it has at a moment is
-compared with what all others have at the same moment, by the world's one clock:
+Each actor of each process goes round after round into a block, and inside of it does what programs do there. What it
+has at a moment is compared with what all others have at the same moment, by the world's one clock:
 
 - of those that believe in one acquisition two are only so related that one of them is inside of the other's block;
 - whoever has come in by a block that has ended has lost his lease, and is told at his end;
 - a block ends its own lease, and no other; a lease in no block is nobody's second one;
 - a nested block has the lease that it asks for, or half of it; its ``hold_at_least`` keeps the lock; no more wait than
   its ``max_waiters`` says.
+
+A process believes by its own machine's clock. The last three, and that the store is unreachable, need a while in which
+nothing is at fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from random import Random
 from typing import Any
 
-from .world import World
+from distlock_web.core.backend import SHARED, at_once
+
+from .world import Process, World
 
 #: Seconds after which one that asked surely waits, where nobody is stopped.
 SURELY = 0.05
 #: Seconds by which the clock of a machine may be wrong here.
 SLACK = 0.02
+#: How the callers of one world take their locks.
+SHARES: Sequence[Sequence[Mapping[str, Any]]] = (
+    ({},), ({},), ({},),
+    ({"limit": 2},), ({"limit": 2}, {"limit": 3}),
+    ({"shared": True},), ({}, {"shared": True}),
+)  # fmt: skip
+#: What callers may ask for, and are told that it cannot be: to enter a lease twice, to hand over what is not theirs
+#: alone, and to be alone inside of a block of readers.
+REFUSALS = ("entered already", "outermost", "handed over", "wait for itself")
+#: Seconds after the end of a fault for which the store may be called unreachable.
+AFTERMATH = 2.5
 
 
 class Body:
     """What runs under a lease: a block; or the lease itself, as long as it is in none (``waits``)."""
 
-    def __init__(self, name: str, lease: Any, path: Path, *, waits: bool = False) -> None:
+    def __init__(self, name: str, process: Process, lease: Any, path: Path, *, waits: bool = False) -> None:
         self.name = name
+        self.process = process
         self.lease = lease
         self.lock: str = lease.name
         self.fence: int = lease.fence
+        self.limit: int = lease._scope.spec.limit  #: how many may hold the lock, this one among them
         self.path = path
         self.waits = waits
         self.exits = self.exited = False  #: or, of a lease, entered elsewhere: no block comes in by it any more
@@ -42,8 +60,14 @@ class Body:
     def is_of(self, other: Body) -> bool:
         return (self.lock, self.fence) == (other.lock, other.fence)
 
+    @property
+    def state(self) -> str:
+        """As its own process sees it, by that one's clock."""
+        with self.process.looks():
+            return str(self.lease.state)
+
     def is_held(self) -> bool:
-        return not self.waits and self.lease.state in ("held", "unsure")
+        return not self.waits and self.state in ("held", "unsure")
 
     def ends(self) -> bool:
         """Its code is over, its block ends now. Whether it has outlived a block around it."""
@@ -67,19 +91,34 @@ class Wait:
 class Nest:
     """What all callers share, and what is wrong with it."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, is_calm: Callable[[float, float], bool]) -> None:
         self.clock = world.moment
+        self._is_calm = is_calm  #: whether nothing is at fault from a moment to another
         self._world = world
         self.locks = ["nest:0", "nest:1"][: random.choice((1, 1, 2))]
-        self.share: Mapping[str, Any] = random.choice(({}, {}, {}, {"limit": 2}, {"shared": True}))
-        self.quiet = random.random() < 0.5  #: nobody is stopped
+        self.shares = random.choice(SHARES)
+        self.quiet = random.random() < 0.5  #: nothing is at fault, and nobody is stopped
         self.wrong: list[str] = []
         self.sections = 0
         self.open: list[Body] = []
         self.tickets: list[str] = []
         self.waiting: dict[tuple[str, Body], list[Wait]] = {}
-        self._keep: dict[tuple[str, int], float] = {}  # of an acquisition, until when it stays taken at its end
-        self._kept: dict[str, float] = {}
+        self._limit: dict[tuple[str, int], int] = {}  # of an acquisition
+        self._keep: dict[tuple[str, int], float] = {}  # the same, until when it stays taken at its end
+        self._kept: dict[str, tuple[float, float]] = {}  # of a lock, since when it was asked for that, and until when
+        self._forgotten = 0
+
+    def is_calm(self, since: float) -> bool:
+        return self.quiet or self._is_calm(since, self.clock())
+
+    def killed(self, process: Process) -> None:
+        """Nobody of it believes in anything any more."""
+        self.open = [body for body in self.open if body.process is not process]
+
+    def forget(self, fences: range) -> None:
+        """The store has lost what it gave under these fences."""
+        self._forgotten = fences.stop
+        self._kept.clear()
 
     def say(self, body: Body, what: str) -> None:
         self.wrong.append(f"{body.lock}: {body.name} at {self.clock():.6f}: {what}")
@@ -88,9 +127,10 @@ class Nest:
         self.sections += 1
         known = (body.lock, body.fence)
         if known not in self._keep:
-            self._keep[known] = 0.0
-            if self.clock() < self._kept.get(body.lock, 0.0) and not self.share:
-                self.say(body, f"hold_at_least was to keep it taken until {self._kept[body.lock]:.6f}")
+            self._keep[known], self._limit[known] = 0.0, body.limit
+            since, until = self._kept.get(body.lock, (0.0, 0.0))
+            if self.clock() < until and body.limit == 1 and self.is_calm(since):
+                self.say(body, f"hold_at_least was to keep it taken until {until:.6f}")
         self.open.append(body)
         self.look(body)
 
@@ -103,25 +143,28 @@ class Nest:
             self._world.still = False
 
     def _compare(self, body: Body) -> None:
-        if body.lease.state == "released":
+        if body.state == "released":
             self.say(body, "its block goes on, and its lease was released")
         if not body.is_held():
             return
         if body.outlives():
             self.say(body, "outlives a block around it, and was not told")
         inside = [other for other in self.open if other.lock == body.lock and other.is_held()]
-        if not self.share.get("shared"):
-            if len({other.fence for other in inside}) > self.share.get("limit", 1):
-                self.say(body, f"more holders than may be: {[other.name for other in inside]}")
-            for other in inside:
-                if other is not body and other.is_of(body) and other not in body.path and body not in other.path:
-                    self.say(body, f"inside beside {other.name}")
+        known = [other for other in inside if other.fence >= self._forgotten]
+        if known and len({other.fence for other in known}) > reduce(at_once, [other.limit for other in known]):
+            self.say(body, f"more holders than may be: {[other.name for other in inside]}")
+        if self._limit[body.lock, body.fence] == SHARED:
+            return
+        for other in inside:
+            if other is not body and other.is_of(body) and other not in body.path and body not in other.path:
+                self.say(body, f"inside beside {other.name}")
 
     def exit(self, body: Body, since: float, keep: float, lost: bool, outlived: bool) -> None:
         """Its block has ended: with ``LeaseLost``, or not."""
         body.exited = True
-        self.open.remove(body)
-        if body.lease.state in ("held", "unsure"):
+        if body in self.open:  # else its process is gone
+            self.open.remove(body)
+        if body.state in ("held", "unsure"):
             self.say(body, "its block has ended, and it is held")
         if outlived and not lost:
             self.say(body, "outlived a block around it, and its end said nothing")
@@ -130,8 +173,11 @@ class Nest:
         known = (body.lock, body.fence)
         if keep and not body.outlives():
             self._keep[known] = max(self._keep[known], since + keep * 0.98 - SLACK)
-        if not body.waits and not any(other.is_of(body) for other in body.path):  # else it was handed over
-            self._kept[body.lock] = max(self._kept.get(body.lock, 0.0), self._keep[known])
+        if body.fence < self._forgotten or body.waits or any(other.is_of(body) for other in body.path):
+            return  # or it was handed over
+        _, until = self._kept.get(body.lock, (0.0, 0.0))
+        if self._keep[known] > until:
+            self._kept[body.lock] = since, self._keep[known]
 
     def waits(self, lock: str, path: Path) -> list[Wait]:
         """Those that wait at the same gate as one that asks from here."""
@@ -142,20 +188,21 @@ class Nest:
 class NestedCaller:
     """One actor, in threads or in tasks."""
 
-    def __init__(self, actor: str, harness: Any, random: Random, nest: Nest, program: Any, expire: float) -> None:
+    def __init__(self, actor: str, harness: Any, random: Random, nest: Nest, process: Process, expire: float) -> None:
         self.actor = actor
         self.over = False
         self._harness = harness
         self._random = random
         self._nest = nest
         self._expire = expire
-        self._package = program._modules["distlock_web"]
+        self._process = process
+        self._package = process.program._modules["distlock_web"]
         self._number = 0
         #: One lock object for many blocks.
         self._objects = [self._package.lock(name, **self._options()) for name in nest.locks for _ in range(2)]
 
     def killed(self, stopped: bool = False) -> None:
-        """Nothing of it is looked at any more."""
+        self._nest.killed(self._process)
 
     def _options(self) -> dict[str, Any]:
         random, expire = self._random, self._expire
@@ -167,12 +214,20 @@ class NestedCaller:
             "renew": random.random() < 0.3,
             "hold_at_least": random.choice((0, 0, 0, random.uniform(0.1, 1.0))),
             "max_waiters": random.choice((None, 1, 2)) if wait else None,
-            **self._nest.share,
+            **random.choice(self._nest.shares),
         }
 
-    def _named(self) -> str:
+    def _body(self, lease: Any, path: Path, *, waits: bool = False) -> Body:
         self._number += 1
-        return f"{self.actor}.{self._number}"
+        return Body(f"{self.actor}.{self._number}", self._process, lease, path, waits=waits)
+
+    def _refused(self, error: Exception) -> None:
+        if not any(words in str(error) for words in REFUSALS):
+            self._nest.wrong.append(f"{self.actor}: refused: {error}")
+
+    def _unreachable(self, since: float) -> None:
+        if self._nest.is_calm(since - AFTERMATH):
+            self._nest.wrong.append(f"{self.actor} at {self._nest.clock():.6f}: unreachable, and nothing is at fault")
 
     async def _pause(self) -> None:
         await self._harness.sleep(self._random.uniform(0, self._expire / 8))
@@ -189,18 +244,16 @@ class NestedCaller:
 
     async def _expected(self, work: Any) -> Any:
         """Do it, or be refused, or hear that the lock is lost."""
-        package = self._package
+        package, since = self._package, self._nest.clock()
         try:
             return await work
         except (package.LockBusy, package.LeaseLost, package.NotHeld):
             return None
+        except package.BackendUnavailable:
+            self._unreachable(since)
+            return None
         except package.ConfigurationError as error:
-            if (
-                "entered already" not in str(error)
-                and "outermost" not in str(error)
-                and "handed over" not in str(error)
-            ):
-                self._nest.wrong.append(f"{self.actor}: refused: {error}")
+            self._refused(error)
             return None
 
     async def _end_all(self, actors: list[Any]) -> None:
@@ -230,9 +283,10 @@ class NestedCaller:
             async with self._harness.inside(the_lock) as lease:
                 queue.remove(wait)
                 remaining, entered = lease.remaining, nest.clock()
-                body = Body(self._named(), lease, path)
+                body = self._body(lease, path)
                 nest.enter(body)
-                if lease.state == "held" and remaining < asks / 2 * 0.98 - SLACK - (entered - since) and nest.quiet:
+                short = asks / 2 * 0.98 - SLACK - (entered - since)
+                if lease.state == "held" and remaining < short and nest.is_calm(since):
                     nest.say(body, f"asked for a lease of {asks:.3f} s, and has {remaining:.3f}")
                 stayed = [each for each in before if each.left is None or each.left > since + SLACK]
                 if nest.quiet and body.above and most and entered > since + SURELY and len(stayed) >= most:
@@ -249,8 +303,10 @@ class NestedCaller:
             failed = True
         except package.LockBusy:
             pass
+        except package.BackendUnavailable:
+            self._unreachable(since)
         except package.ConfigurationError as error:
-            nest.wrong.append(f"{self.actor}: refused: {error}")
+            self._refused(error)
         except BaseException:  # the end of its event loop
             failed = True
             raise
@@ -280,7 +336,7 @@ class NestedCaller:
                 begun += await self._expected(self._dispatch(path, depth + 1)) or []
             elif does < 0.8:
                 await self._stands_still(path)
-            elif does < 0.85 and not nest.share and not body.above:
+            elif does < 0.85 and nest.shares == ({},) and not body.above:
                 ticket = await self._expected(self._harness.detach(body.lease, self._expire))
                 if ticket is not None:
                     nest.tickets.append(ticket)
@@ -302,10 +358,10 @@ class NestedCaller:
         given = {**self._options(), "max_waiters": None, "hold_at_least": 0}
         given["wait"] = random.choice((0, 0, self._expire))
         for _ in range(2):
-            lease = await self._harness.try_acquire(self._package.lock(name, **given))
+            lease = await self._expected(self._harness.try_acquire(self._package.lock(name, **given)))
             if lease is None:
                 continue
-            taken = Body(self._named(), lease, path, waits=True)
+            taken = self._body(lease, path, waits=True)
             if any(other.is_of(taken) for other in earlier) and not any(body.is_of(taken) for body in path):
                 self._nest.say(taken, "entered a lease in no block, by acquire()")
             earlier.append(taken)
@@ -323,7 +379,7 @@ class NestedCaller:
 
     async def _work(self, taken: Body, depth: int) -> None:
         await self._expected(self._enter(taken.lease, taken.path, depth, taken))
-        if taken.lease.state in ("held", "unsure"):  # a block of the call chain that took it was inside
+        if taken.state in ("held", "unsure"):  # a block of the call chain that took it was inside
             taken.exits = True
             await self._expected(self._harness.release(taken.lease))
             taken.exited = True
@@ -339,7 +395,7 @@ class NestedCaller:
             async with self._harness.inside(lease):
                 if taken is not None:
                     taken.exits = taken.exited = True
-                body = Body(self._named(), lease, path)
+                body = self._body(lease, path)
                 nest.enter(body)
                 try:
                     await self._inside(body, depth, begun)
@@ -364,11 +420,13 @@ class NestedCaller:
             await self._expected(self._begun_in_a_task(the_lock, path))
 
     def _expect(self, work: Callable[..., None], *args: Any) -> None:
-        package = self._package
+        package, since = self._package, self._nest.clock()
         try:
             work(*args)
         except (package.LockBusy, package.LeaseLost, package.NotHeld):
             pass
+        except package.BackendUnavailable:
+            self._unreachable(since)
 
     def _in_a_call(self, the_lock: Any, path: Path) -> None:
         nest, seen = self._nest, list[Body]()
@@ -376,13 +434,13 @@ class NestedCaller:
 
         def rows(path: Path) -> Any:
             with the_lock as lease:
-                seen.append(Body(self._named(), lease, path))
+                seen.append(self._body(lease, path))
                 nest.enter(seen[-1])
                 yield
 
         try:
             with the_lock as lease:
-                seen.append(Body(self._named(), lease, path))
+                seen.append(self._body(lease, path))
                 nest.enter(seen[0])
                 steps = rows((*path, seen[0]))
                 next(steps)
@@ -410,7 +468,7 @@ class NestedCaller:
 
         async def events(path: Path) -> Any:
             async with the_lock as lease:
-                seen.append(Body(self._named(), lease, path))
+                seen.append(self._body(lease, path))
                 nest.enter(seen[-1])
                 yield
 
@@ -419,7 +477,7 @@ class NestedCaller:
 
         try:
             async with the_lock as lease:
-                seen.append(Body(self._named(), lease, path))
+                seen.append(self._body(lease, path))
                 nest.enter(seen[0])
                 steps = events((*path, seen[0]))
                 await self._harness.sibling(lambda: begin(steps)).result()

@@ -10,7 +10,7 @@ from . import system
 from .network import QUIET, Link, Network, Server
 from .program import DRIVER, Program
 from .redis_server import Connection, RedisServer
-from .scenario import EXPIRE, LONGEST, Scenario, Sharing
+from .scenario import EXPIRE, LONGEST, Nesting, Scenario, Sharing
 from .world import Machine, Process
 
 for name in DRIVER:
@@ -177,6 +177,14 @@ class RedisOnce(RedisScenario):
 
 class RedisShared(Sharing, RedisScenario):
     """Readers and writers, and places, on Redis."""
+
+
+class RedisNested(Nesting, RedisScenario):
+    """Blocks inside of blocks, on Redis."""
+
+    def forgotten(self, node: RedisNode) -> None:
+        super().forgotten(node)
+        self.nest.forget(range(int(node.machine.wall() * 1e6)))
 
 
 class LongOutage(RedisScenario):

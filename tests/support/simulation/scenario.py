@@ -321,27 +321,37 @@ class MemoryShared(Sharing, Memory):
     """Readers and writers, and places, in memory."""
 
 
-class MemoryNested(Scenario):
-    """Blocks inside of blocks, in memory. In half of the seeds nothing happens: nobody is late."""
+class Nesting(Scenario):
+    """In front of another: blocks inside of blocks. In half of the seeds nothing happens: nobody is late."""
 
     def __init__(self, seed: int, programs: list[Program]) -> None:
         super().__init__(seed, programs)
-        self.nest = Nest(self.world, self.random)
+        self.forks = 0.0
+        self.nest = Nest(self.world, self.random, self._is_calm)
 
-    def settings(self, number: int) -> Mapping[str, Any]:
-        return {"default": {"BACKEND": "memory"}}
+    def _is_calm(self, begin: float, end: float) -> bool:
+        return all(history.is_calm(begin, end) for history in self.histories.values())
+
+    def started(self, program: Program) -> None:
+        if not self.nest.quiet:
+            super().started(program)
 
     def caller(self, name: str, harness: Any, process: Process, aside: Callable[[], None]) -> Any:
-        return NestedCaller(name, harness, Random(self.random.random()), self.nest, process.program, EXPIRE)
+        return NestedCaller(name, harness, Random(self.random.random()), self.nest, process, EXPIRE)
 
     def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
-        return [] if self.nest.quiet else [(2.0, self.stop_a_process), (0.7, self.stop_a_thread)]
+        every = [] if self.nest.quiet else super().misfortunes()
+        return [(seconds, misfortune) for seconds, misfortune in every if misfortune != self.interrupt_somebody]
 
     def sections(self) -> int:
         return self.nest.sections
 
     def violations(self, errors: Errors) -> list[str]:
         return super().violations(errors) + self.nest.wrong
+
+
+class MemoryNested(Nesting, Memory):
+    """Blocks inside of blocks, in memory."""
 
 
 _programs: list[Program] = []

@@ -11,7 +11,8 @@ import asyncio
 import heapq
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -90,6 +91,17 @@ class Process:
         copy.threads.append(thread)
         thread.process = copy
         return copy
+
+    @contextmanager
+    def looks(self) -> Iterator[None]:
+        """What is looked at inside this process sees, whoever's thread runs: by its clock, under its pid, at once."""
+        world = self.world
+        before = world.thread, world.still
+        world.thread, world.still = self.threads[0], True
+        try:
+            yield
+        finally:
+            world.thread, world.still = before
 
     def stop(self, seconds: float) -> None:
         """As by SIGSTOP, and SIGCONT after so many seconds."""
