@@ -1,4 +1,4 @@
-"""What one server holds: many held locks, many processes that wait, many locks a second. For docs/scaling.md."""
+"""What one server holds: many held locks, many processes that wait, many locks a second. For docs/benchmarks.md."""
 
 from __future__ import annotations
 
