@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.http import Http404, StreamingHttpResponse
+from django.http import Http404, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 from django.utils.functional import LazyObject
 
-from ..locks.hooks import Answer, Integration, TransactionManager
-from ..locks.lease import Lease
-from ..locks.once import Once
-from ..web.once import returned_class, warn_of_lost
-from ..web.success import is_failure
+from ..locks.hooks import Answer, Args, Kwargs, TransactionManager
+from ..web.framework import Given, WebIntegration
+from ..web.once import warn_of_lost
 from . import asked, once
 from .locked_views import is_async_view, is_operation_of, is_view_of, made_name_of
 from .responses import request_in
@@ -25,17 +22,24 @@ from .streaming import send_under_lock
 from .transactions import DjangoTransactions, alias_of, open_transaction
 
 
-class DjangoIntegration(Integration):
+class DjangoIntegration(WebIntegration):
     """Installed by ``apps.py``. Django's settings are the process's, so it has no registry of a running app."""
 
-    def is_coroutine(self, function: Callable[..., Any]) -> bool:
-        return is_async_view(function)
+    streaming = (StreamingHttpResponse,)
+    send_under_lock = staticmethod(send_under_lock)
+    no_such_page = Http404  # without a text: Django's and REST framework's pages would show it to the client
+    is_coroutine = staticmethod(is_async_view)
+    name_of = staticmethod(made_name_of)
+    open_transaction = staticmethod(open_transaction)
 
-    def name_of(self, function: Callable[..., Any]) -> str | None:
-        return made_name_of(function)
+    def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> HttpRequest | None:
+        return request_in(_arguments(args, kwargs, locked))
 
-    def request_of(self, args: tuple[object, ...], locked: object) -> Any:
-        return request_in(args)
+    def answer(self, result: Any, request: Any | None, locked: Any) -> Given | None:
+        if isinstance(result, HttpResponseBase):
+            return Given(result.status_code, result.items())
+        status = once.status_of(result)
+        return None if request is None or status is None or not is_operation_of(request, locked) else Given(status)
 
     async def loaded(self, value: Any) -> Any:
         # Never request.auser() in its place: that is the session's user, whatever a middleware has made request.user.
@@ -43,56 +47,32 @@ class DjangoIntegration(Integration):
             await sync_to_async(lambda: value.__class__)()
         return value
 
-    def not_found(self, args: tuple[object, ...], locked: object) -> Http404 | None:
-        # Without a text: Django's and REST framework's pages would show it to the client.
-        return None if request_in(args) is None else Http404()
-
     def transactions(self, database: object) -> TransactionManager | None:
         return DjangoTransactions() if alias_of(database) else None
 
-    def open_transaction(self) -> str | None:
-        return open_transaction()
+    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
+        return await asked.asked(_arguments(args, kwargs, locked), request, asynchronous=locked.asynchronous)
 
-    def stream(self, result: Any, locked: object, lease: Lease) -> StreamingHttpResponse | None:
-        return send_under_lock(result, lease) if self.is_stream(result, locked) else None
-
-    def is_stream(self, result: Any, locked: object) -> bool:
-        return isinstance(result, StreamingHttpResponse)
-
-    def is_failure(self, result: Any, args: tuple[object, ...], locked: Any) -> bool:
-        is_for_others = isinstance(locked, Once)
-        if isinstance(result, HttpResponseBase):
-            location = result.headers.get("Location")
-            return is_failure(result.status_code, location, _login_page(), is_for_others=is_for_others)
-        request, status = request_in(args), once.status_of(result)
-        if request is None or status is None or not is_operation_of(request, locked):
-            return False
-        return is_failure(status, is_for_others=is_for_others)
-
-    async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
-        request = request_in(args)
-        return None if request is None else await asked.asked(args, request, asynchronous=locked.asynchronous)
-
-    def streams(self, function: Callable[..., Any]) -> bool:
-        return issubclass(returned_class(function), StreamingHttpResponse)
-
-    async def answer_of(self, result: Any, args: tuple[object, ...], locked: Any) -> dict[str, Any] | None:
-        request = request_in(args)
-        if request is None:
-            return None
+    async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
         # A response is given again to whoever has got one. A value may be what only the caller knows.
         if isinstance(result, HttpResponseBase) or (is_view_of(request, locked) and not locked.keeps_result):
             return await once.answer_of(result, request, locked)
         warn_of_lost(result, locked)
         return None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: Any) -> Answer | None:
-        request = request_in(args)
-        return None if request is None else once.replay(kept, request, is_marked=is_view_of(request, locked))
+    def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
+        return once.replay(kept, request, is_marked=is_view_of(request, locked))
+
+    def login_page(self) -> str:
+        try:
+            return resolve_url(settings.LOGIN_URL)
+        except NoReverseMatch:  # the project has none: its login is another's, whose address has a "next"
+            return ""
 
 
-def _login_page() -> str:
-    try:
-        return resolve_url(settings.LOGIN_URL)
-    except NoReverseMatch:  # the project has none: its login is another's, whose address has a "next"
-        return ""
+def _arguments(args: Args, kwargs: Kwargs, locked: Any) -> Args:
+    """Where a request may be: by name; where a helper of a view's has it, behind others; or where views have it."""
+    if "request" in kwargs:
+        return (kwargs["request"], *args)
+    place, _ = locked.keys.parameters.get("request", (0, None))
+    return (*args[place : place + 1], *args) if place > 1 else args

@@ -150,15 +150,15 @@ def name_of(view: Callback) -> str:
     return made_name_of(view) or _dotted(view)
 
 
-def made_name_of(view: Callback) -> str | None:
+def made_name_of(function: Callback) -> str | None:
     """The name of a view that ``as_view()`` made; ``(...)`` at its end says that it was given arguments of its own."""
-    view_class = class_of(view)
+    view_class = class_of(function)
     if view_class is None:
         return None
-    function = _api_view_function(view_class)
-    if function is not None:
-        return _dotted(function)
-    given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
+    api_view = _api_view_function(view_class)
+    if api_view is not None:
+        return _dotted(api_view)
+    given = getattr(function, "view_initkwargs", None) or getattr(function, "initkwargs", None) or {}
     return _dotted(view_class) + ("(...)" if given.keys() - _BY_ROUTER else "")
 
 

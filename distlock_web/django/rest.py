@@ -11,7 +11,8 @@ from rest_framework import views
 from rest_framework.exceptions import APIException
 
 from ..web.error_responses import REFUSALS
-from .responses import logged_error_response
+from ..web.framework import logged
+from .responses import refused_request
 
 
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
@@ -38,7 +39,7 @@ def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
     """
     if not isinstance(exc, REFUSALS):
         return exc
-    answer = logged_error_response(exc, context["request"])
+    answer = logged(exc, refused_request(context["request"]))
     exception: Exception = APIException(answer.detail, answer.code)
     exception.status_code = answer.status  # type: ignore[attr-defined]
     exception.wait = answer.retry_after  # type: ignore[attr-defined]  # which REST framework makes a Retry-After of

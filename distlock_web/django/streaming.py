@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.http import StreamingHttpResponse
 
 from ..core.runtime import in_event_loop
-from ..locks.lease import Lease
 from ..web.streaming import (
     AsyncRequestBody,
     LockedAsyncBody,
@@ -23,23 +21,22 @@ from ..web.streaming import (
 )
 
 
-def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
-    """The same response, which is a ``StreamingHttpResponse`` or a ``FileResponse``, sent under the lock."""
-    is_file = getattr(response, "file_to_stream", None) is not None  # which is left to the server's way (sendfile)
-    lock = StreamLock(lease, response, by_server=is_file)
+def send_under_lock(result: Any, lock: StreamLock) -> Any:
+    """The same result, which is a ``StreamingHttpResponse`` or a ``FileResponse``, sent under the lock."""
     # Django calls these when the response is closed: after the last byte, and when the client has gone.
-    closers: list[Callable[[], None]] = response._resource_closers
-    if is_file:
+    closers: list[Callable[[], None]] = result._resource_closers
+    if getattr(result, "file_to_stream", None) is not None:  # which is left to the server's way (sendfile)
+        lock.by_server = True
+        lock.lives_with(result)
         closers.append(lock.close)
-        return response  # type: ignore[no-any-return]
+        return result
     own, closers[:] = tuple(closers), []
-    if response.is_async:
-        body = LockedAsyncBody(lock, response._iterator, *own)
-        response.streaming_content = body
+    if result.is_async:
+        result.streaming_content = body = LockedAsyncBody(lock, result._iterator, *own)
         closers.append(partial(_close, body))
     else:
-        response.streaming_content = LockedBody(lock, response._iterator, *own)  # it has a close, so Django adds it
-    return response  # type: ignore[no-any-return]
+        result.streaming_content = LockedBody(lock, result._iterator, *own)  # it has a close, so Django adds it
+    return result
 
 
 def send_in_request(response: Any) -> None:

@@ -5,38 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flask import after_this_request, current_app, has_request_context, request
+from flask import after_this_request, current_app, request
 from markupsafe import Markup
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response
 
-from ..locks.decorator import is_below
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
 from ..web.once import is_kept, keep, keep_value, kept_of
-from .streaming import is_view
-from .views import functions_of_request
 
 
 class Answered(HTTPException):
     """The line in place of a value that was not kept: what is above the view would take it for the value."""
 
     description = once.NOT_KEPT.strip()
-
-
-def is_of_request(locked: Any) -> bool:
-    """Whether the locked function answers this request, for ``once``: its view.
-
-    A decorator without ``functools.wraps`` hides it. What such a one is around has a key of the request, and no
-    ``result=True``: else it is a function that the view calls, whose value is nobody's response.
-    """
-    if is_view(locked):
-        return True
-    if not has_request_context() or "request" not in locked.keys.variables or getattr(locked, "keeps_result", False):
-        return False
-    return any(is_below(function, locked.function) for function in functions_of_request())
 
 
 def answer_of(result: Any, function: str) -> dict[str, Any]:

@@ -15,40 +15,27 @@ from flask.typing import ResponseReturnValue
 from jinja2 import TemplateNotFound
 
 from ..core.errors import DistLockError
-from ..core.request_id import current_request_id
 from ..locks.hooks import for_views
-from ..web.error_responses import (
-    OFFERED_TO_PROGRAMS,
-    REFUSALS,
-    TEMPLATE,
-    ErrorResponse,
-    Refusal,
-    error_response,
-    log_refused,
-    offered,
-)
+from ..web.error_responses import REFUSALS, TEMPLATE, ErrorResponse, Refusal
+from ..web.framework import RefusedRequest, refusal
 from .once import Answered
 
 
 @for_views
 def refused(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """HTML or JSON, by what the client accepts: what the extension answers."""
-    _need_request(error)
-    types = _offered()
-    return _response(error, request.accept_mimetypes.best_match(types) or types[0])
+    return _response(error)
 
 
 @for_views
 def page(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
-    _need_request(error)
     return _response(error, "text/html")
 
 
 @for_views
 def problem(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """Problem details in JSON (RFC 9457), whatever the client accepts."""
-    _need_request(error)
     return _response(error, "application/problem+json")
 
 
@@ -78,30 +65,15 @@ def refuse_in_front(app: Flask) -> None:
     app.handle_user_exception = handle_user_exception  # type: ignore[assignment, method-assign]
 
 
-def _offered() -> tuple[str, ...]:
-    """A resource of Flask-RESTX or Flask-RESTful speaks JSON to who does not ask for a page."""
-    view = current_app.view_functions.get(request.endpoint or "")
-    if hasattr(getattr(view, "view_class", None), "representations"):
-        return OFFERED_TO_PROGRAMS
-    return offered(request.headers, request.mimetype)
-
-
-def _need_request(error: Refusal) -> None:
+def _response(error: Refusal, media_type: str | None = None) -> Response:
     if not has_request_context():
         raise error
-
-
-def _response(error: Refusal, media_type: str | None) -> Response:
-    log_refused(error, request.method, request.path)
-    answer = error_response(error, current_request_id())
-    content_type, body = answer.body(media_type)
-    if content_type.startswith("text/html"):
-        body = _own_page(answer) or body
-    response = Response(body, answer.status, answer.headers, content_type=content_type)
-    if request.headers.get("HX-Request") == "true":
-        response.headers.update(answer.htmx_headers)
-    response.vary.update(["Accept", "HX-Request"])
-    return response
+    # A resource of Flask-RESTX or Flask-RESTful speaks JSON to who does not ask for a page.
+    view = current_app.view_functions.get(request.endpoint or "")
+    for_programs = hasattr(getattr(view, "view_class", None), "representations")
+    refused = RefusedRequest(request.method, request.path, request.headers, request.mimetype, for_programs)
+    made = refusal(error, refused, media_type, _own_page)
+    return Response(made.body, made.status, made.headers)
 
 
 def _own_page(answer: ErrorResponse) -> str | None:

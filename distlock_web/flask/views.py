@@ -13,13 +13,13 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakSet
 
-from flask import Flask, current_app, request
+from flask import Flask, current_app, has_request_context, request
 from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.runtime import TASKS, THREADS
-from ..locks.decorator import LockedFunction, locks_on, wrapped
+from ..locks.decorator import LockedFunction, is_below, locks_on, undecorated, wrapped
 from ..locks.once import Once
 from .state import KEY
 
@@ -116,6 +116,25 @@ def functions_of_request() -> list[Any]:
     """The same of the view that this request was routed to."""
     endpoint = request.endpoint or ""
     return list(functions_of(endpoint, current_app.view_functions.get(endpoint)).values())
+
+
+def is_view(locked: object) -> bool:
+    """Whether the locked function is the view of this request."""
+    if not (has_request_context() and isinstance(locked, LockedFunction)):
+        return False
+    # Not by ``__distlock__``: only the outermost of several is seen, and none where each request decorates anew.
+    return any(undecorated(function) is locked.function for function in functions_of_request())
+
+
+def is_hidden_view(locked: Any) -> bool:
+    """Whether it is that below a decorator without ``functools.wraps``, which hides it.
+
+    What such a one is around has a key of the request, and no ``result=True``: else it is a function that the view
+    calls, whose value is nobody's response.
+    """
+    if not has_request_context() or "request" not in locked.keys.variables or getattr(locked, "keeps_result", False):
+        return False
+    return any(is_below(function, locked.function) for function in functions_of_request())
 
 
 def _is_locked_elsewhere(view: Any) -> bool:

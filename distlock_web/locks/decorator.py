@@ -228,9 +228,9 @@ class LockedFunction:
             self.transactions.mark(wrapper, self.database)
         return wrapper
 
-    async def is_open(self, args: tuple[Any, ...]) -> bool:
+    async def is_open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this call runs without the lock, for ``methods`` or ``when`` do not choose its request."""
-        request = hooks.first(Integration.request_of, args, self)
+        request = hooks.first(Integration.request_of, args, kwargs, self)
         if request is None:
             raise self._no_view("this call has no request")
         if self.methods is not None and request.method not in self.methods:
@@ -273,7 +273,7 @@ class LockedFunction:
         try:
             keys = await self.keys.keys(args, kwargs)
         except MalformedValue as error:
-            not_found = hooks.first(Integration.not_found, args, self)
+            not_found = hooks.first(Integration.not_found, args, kwargs, self)
             if not_found is None:
                 raise
             raise not_found from error
@@ -305,7 +305,8 @@ class LockedFunction:
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
-            if getattr(chosen, "for_views", False) is True and hooks.first(Integration.request_of, args, self) is None:
+            for_views = getattr(chosen, "for_views", False) is True
+            if for_views and hooks.first(Integration.request_of, args, kwargs, self) is None:
                 raise error
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:
@@ -354,17 +355,17 @@ class LockedFunction:
                 f'needs no lock, say until="return".'
             )
 
-    def succeeded(self, result: object, args: tuple[Any, ...]) -> bool:
+    def succeeded(self, result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the call that returned this has done its work."""
         if self.success is None:
-            return not hooks.first(Integration.is_failure, result, args, self)
+            return not hooks.first(Integration.is_failure, result, args, kwargs, self)
         succeeded = self.success(result)
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
 
     async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The function has returned this: what becomes of the lock at its release."""
-        if scope.spec.hold_at_least and not self.succeeded(result, args):
+        if scope.spec.hold_at_least and not self.succeeded(result, args, kwargs):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
 
     def streamed(self, result: Any, scope: Scope) -> object | None:
@@ -394,7 +395,7 @@ class LockedFunction:
 def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if locked.chooses and drive(locked.is_open(args)):
+        if locked.chooses and drive(locked.is_open(args, kwargs)):
             return locked.call_open(function, args, kwargs)
         runtime = blocking_runtime()
         if locked.transactions is not None:
@@ -428,7 +429,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
 def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if locked.chooses and await locked.is_open(args):
+        if locked.chooses and await locked.is_open(args, kwargs):
             return await function(*args, **kwargs)
         task = locked.task()
         scope = await locked.scope(TASKS, args, kwargs)

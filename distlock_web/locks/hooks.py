@@ -30,6 +30,9 @@ R = TypeVar("R")
 #: A ``distlock_web.Lease``. Not imported: hooks are below it, for the keys of functions are made with them.
 Lease: TypeAlias = Any
 Until: TypeAlias = Literal["return", "commit"]
+#: With which a function was called: a view perhaps by position, perhaps by name.
+Args: TypeAlias = tuple[object, ...]
+Kwargs: TypeAlias = Mapping[str, Any]
 
 #: Whether the running code is in a framework's own context (an app's, for instance); ``none``: it has no such thing.
 Context: TypeAlias = Literal["inside", "none", "outside"]
@@ -85,8 +88,11 @@ class Answer(NamedTuple):
     value: Any
 
 
-class Integration:
-    """What a framework or a database library can offer; each method has a default that offers nothing."""
+class WebQuestions:
+    """What a web framework is asked. ``web/framework.py`` answers most of it from a few questions.
+
+    ``args`` and ``kwargs`` are those of the call, ``locked`` what the decorated function carries as ``__distlock__``.
+    """
 
     def running_registry(self) -> Registry | None:
         """The stores of the application that the running code belongs to, known by the context.
@@ -122,13 +128,76 @@ class Integration:
         """
         return None
 
-    def request_of(self, args: tuple[object, ...], locked: object) -> Any:
+    def variables(self) -> Mapping[str, Callable[[], object]]:
+        """What a key may name beside the arguments of its function: ``request``, where no argument is called so.
+
+        Looked up when a function is decorated, called for each call of it.
+        """
+        return {}
+
+    def request_of(self, args: Args, kwargs: Kwargs, locked: object) -> Any:
         """The request that a view of its own was called with; None: it is no view that was called.
 
         It has a ``method``, in capitals. Asked for views with ``methods=`` or ``when=``, and before a policy that is
-        ``for_views``. ``locked`` is what the decorated function carries as ``__distlock__``.
+        ``for_views``.
         """
         return None
+
+    def not_found(self, args: Args, kwargs: Kwargs, locked: object) -> Exception | None:
+        """What the framework raises for a URL that leads nowhere, if a view of its own was called with these arguments.
+
+        Asked where a value of the key is not of its form: ``{pk:int}`` of ``abc``. None: ``KeyUnavailable`` is raised.
+        """
+        return None
+
+    def is_failure(self, result: Any, args: Args, kwargs: Kwargs, locked: object) -> bool:
+        """Whether what a locked function returned, called with ``args``, says that its work was not done: an error.
+
+        Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
+        """
+        return False
+
+    def is_stream(self, result: Any, locked: object) -> bool:
+        """Whether a locked function returned a streaming response of the framework's.
+
+        Asked with ``until="commit"``, which releases the lock before the body: that is warned of.
+        """
+        return False
+
+    def stream(self, result: Any, locked: object, lease: Lease) -> object | None:
+        """The streaming response that a locked function returned, going on under its lock until its body is sent.
+
+        None: the result is not one of the framework's. ``web/streaming.py`` has what wraps a body.
+        """
+        return None
+
+    def streams(self, function: Callable[..., Any]) -> bool:
+        """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
+        return False
+
+    async def asked(self, args: Args, kwargs: Kwargs, locked: object) -> str | None:
+        """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
+
+        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request. It is awaited where
+        the locked function is asynchronous; elsewhere, as :meth:`answer_of`, it must not suspend.
+        """
+        return None
+
+    async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: object) -> dict[str, Any] | None:
+        """What ``once`` keeps of what a view of its own returned, called with ``args``: for :meth:`replay`, in JSON.
+
+        None: no view of its own was called. Nobody may be told another answer than the first, and the work is done: of
+        an answer that cannot be made again as it was, it keeps that it was not kept.
+        """
+        return None
+
+    def replay(self, kept: dict[str, Any], args: Args, kwargs: Kwargs, locked: object) -> Answer | None:
+        """The answer made again of what was kept of it; None: no view of its own was called."""
+        return None
+
+
+class DatabaseQuestions:
+    """What a database library is asked."""
 
     def row_of(self, value: object) -> Row | None:
         """Which row an object of a database library stands for: its table or model, and its primary key.
@@ -145,21 +214,6 @@ class Integration:
         """
         return value
 
-    def not_found(self, args: tuple[object, ...], locked: object) -> Exception | None:
-        """What the framework raises for a URL that leads nowhere, if a view of its own was called with these arguments.
-
-        Asked where a value of the key is not of its form: ``{pk:int}`` of ``abc``. None: ``KeyUnavailable`` is raised.
-        ``locked`` is what the decorated function carries as ``__distlock__``.
-        """
-        return None
-
-    def variables(self) -> Mapping[str, Callable[[], object]]:
-        """What a key may name beside the arguments of its function: ``request``, where no argument is called so.
-
-        Looked up when a function is decorated, called for each call of it.
-        """
-        return {}
-
     def transactions(self, database: object) -> TransactionManager | None:
         """Who opens the transaction of ``until="commit"`` that ``database=`` means (None: it was left out)."""
         return None
@@ -171,55 +225,20 @@ class Integration:
         """
         return None
 
-    def stream(self, result: Any, locked: object, lease: Lease) -> object | None:
-        """The streaming response that a locked function returned, going on under its lock until its body is sent.
 
-        None: the result is not one of the framework's. ``locked`` is what the decorated function carries as
-        ``__distlock__``. ``web/streaming.py`` has what wraps a body.
-        """
-        return None
-
-    def is_stream(self, result: Any, locked: object) -> bool:
-        """Whether a locked function returned a streaming response of the framework's.
-
-        Asked with ``until="commit"``, which releases the lock before the body: that is warned of.
-        """
-        return False
-
-    def is_failure(self, result: Any, args: tuple[object, ...], locked: object) -> bool:
-        """Whether what a locked function returned, called with ``args``, says that its work was not done: an error.
-
-        Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
-        """
-        return False
-
-    async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
-        """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
-
-        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request. It is awaited where
-        the locked function is asynchronous; elsewhere, as :meth:`answer_of`, it must not suspend.
-        """
-        return None
-
-    def streams(self, function: Callable[..., Any]) -> bool:
-        """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
-        return False
-
-    async def answer_of(self, result: Any, args: tuple[object, ...], locked: object) -> dict[str, Any] | None:
-        """What ``once`` keeps of what a view of its own returned, called with ``args``: for :meth:`replay`, in JSON.
-
-        None: no view of its own was called. Nobody may be told another answer than the first, and the work is done: of
-        an answer that cannot be made again as it was, it keeps that it was not kept.
-        """
-        return None
-
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
-        """The answer made again of what was kept of it; None: no view of its own was called."""
-        return None
+class QueueQuestions:
+    """What a queue of tasks is asked."""
 
     def running_task(self) -> RunningTask | None:
         """The task of its own that runs in this thread; None: there is none."""
         return None
+
+
+class Integration(WebQuestions, DatabaseQuestions, QueueQuestions):
+    """What a framework or a library can offer; each method has a default that offers nothing.
+
+    None and False mean: not mine. The next integration is asked then.
+    """
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -244,8 +263,8 @@ def install(integration: Integration) -> None:
     """Use this integration from now on. Once is enough; a second time changes nothing."""
     if any(integration in known for known in _answering.values()):
         return
-    for question, default in vars(Integration).items():
-        if callable(default) and getattr(type(integration), question) is not default:
+    for question in dir(Integration):
+        if question[0] != "_" and getattr(type(integration), question) is not getattr(Integration, question):
             _answering.setdefault(question, []).append(integration)
     # What the layers below ask themselves: these questions come with every lock.
     if offered(Integration.running_registry, integration):

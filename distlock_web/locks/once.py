@@ -183,18 +183,12 @@ class Once(LockedFunction):
         scope = await super().scope(runtime, args, kwargs)
         if len(scope.spec.names) > 1:
             raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
-        scope.asked = await self.asked(self._request_first(args, kwargs))  # now, for the function may log somebody in
+        scope.asked = await self.asked(args, kwargs)  # now, for the function may log somebody in
         return scope
 
-    def _request_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """A framework looks for its request where views have it; a function that a view calls may have it elsewhere."""
-        place, _ = self.keys.parameters.get("request", (0, None))
-        found = args[place : place + 1] if place > 1 else ()
-        return (kwargs["request"], *args) if "request" in kwargs else (*found, *args)
-
-    async def asked(self, args: tuple[Any, ...]) -> str:
+    async def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
-        return await hooks.afirst(Integration.asked, args, self) or self.name
+        return await hooks.afirst(Integration.asked, args, kwargs, self) or self.name
 
     async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         (name,) = scope.spec.names
@@ -236,11 +230,10 @@ class Once(LockedFunction):
             return failure.result
 
     async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        request_first = self._request_first(args, kwargs)
-        if not self.succeeded(result, request_first):
+        if not self.succeeded(result, args, kwargs):
             return
         self.refuse_open_transaction()  # one that the function has begun, and not committed
-        kept = await hooks.afirst(Integration.answer_of, result, request_first, self)
+        kept = await hooks.afirst(Integration.answer_of, result, args, kwargs, self)
         record: dict[str, Any] = {"asked": scope.asked, "kept": kept}
         if kept is None and self.keeps_result:
             try:
@@ -268,7 +261,7 @@ class Once(LockedFunction):
             )
         answer, kept = None, record["kept"]
         if kept is not None:
-            answer = hooks.first(Integration.replay, kept, self._request_first(args, kwargs), self)
+            answer = hooks.first(Integration.replay, kept, args, kwargs, self)
         if answer is not None:
             return answer.value
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)

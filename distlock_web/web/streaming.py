@@ -31,27 +31,25 @@ MAX_STREAM_SECONDS = 3600.0
 class StreamLock:
     """The lock of a response that is sent under it. Each step of the body runs inside of the lock.
 
-    Of a response that is closed before its last byte nothing is recorded as done. ``by_server``: the server sends it,
-    and only its end is known here.
+    Of a response that is closed before its last byte nothing is recorded as done.
     """
 
-    def __init__(self, lease: Lease, response: object, *, by_server: bool = False) -> None:
+    def __init__(self, lease: Lease) -> None:
         self.context = SavedContext()
-        self._by_server = by_server
+        self.by_server = False  #: the server sends it, and only its end is known here
         self._scope = scope_of(lease)
         self._owners: list[weakref.ref[object]] = []
-        self.lives_with(response)
         chain.leave(self._scope)  # code after the function, and this thread's next request, is not inside of it
         renew_for = self._scope.spec.renew_for
         max_seconds = MAX_STREAM_SECONDS if renew_for is None else renew_for
         self._check_owners = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
 
     def lives_with(self, owner: object) -> None:
-        """The lock lives as long as somebody has one of its owners: the response, or the body put into another."""
+        """The lock lives as long as somebody has one of its owners: the body, or a response that the server sends."""
         self._owners.append(weakref.ref(owner, lambda _: self._check_owners()))
 
     def _alive(self) -> bool:
-        return any(owner() is not None for owner in self._owners)
+        return not self._owners or any(owner() is not None for owner in self._owners)
 
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
@@ -92,7 +90,7 @@ class StreamLock:
 
     def _break_off(self) -> None:
         """If it has not ended: what ``once`` is to do is not done, and is done again."""
-        if not self._by_server:
+        if not self.by_server:
             self._scope.leave_no_record()
 
     def note_failure(self, error: BaseException, failure: Exception) -> None:

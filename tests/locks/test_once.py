@@ -246,13 +246,13 @@ def test_a_release_by_hand_leaves_no_record(store: str) -> None:
 class Requests(hooks.Integration):
     """Calls whose first argument is a text are requests of whoever it names."""
 
-    async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
+    async def asked(self, args: Any, kwargs: Any, locked: object) -> str | None:
         return f"digest of {args[0]}" if isinstance(args[0], str) else None
 
-    async def answer_of(self, result: Any, args: tuple[object, ...], locked: object) -> dict[str, Any] | None:
+    async def answer_of(self, result: Any, args: Any, kwargs: Any, locked: object) -> dict[str, Any] | None:
         return {"status": result.real} if isinstance(args[0], str) else None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> hooks.Answer | None:
+    def replay(self, kept: dict[str, Any], args: Any, kwargs: Any, locked: object) -> hooks.Answer | None:
         return hooks.Answer(complex(kept["status"], 1))
 
 

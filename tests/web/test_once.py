@@ -237,8 +237,8 @@ def test_who_asks_is_found_out_once_for_each_request(send: Send, monkeypatch: py
     """It reads the body, with all its files."""
     asked, seen = Once.asked, []
 
-    async def count(self: Once, args: tuple[Any, ...]) -> str:
-        seen.append(await asked(self, args))
+    async def count(self: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        seen.append(await asked(self, args, kwargs))
         return seen[-1]
 
     monkeypatch.setattr(Once, "asked", count)
