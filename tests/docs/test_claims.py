@@ -14,3 +14,17 @@ def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None
     public = (docs / "architecture.md").read_text("utf-8").partition("| authors of stores and integrations |")[2]
     shared = set(re.findall(r"`(distlock_web\.(?:web|cli)\.\w+)`", public.partition("\n")[0]))
     assert used == shared != set()
+
+
+def test_when_it_goes_wrong_names_functions_that_exist() -> None:
+    """They are what a reader looks for at three in the morning."""
+    page = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+    section = page.partition("## When it goes wrong")[2].partition("\n## ")[0]
+    source = "\n".join(
+        path.read_text("utf-8") for path in (PROJECT / "distlock_web").rglob("*") if path.suffix in (".py", ".lua")
+    )
+    named = {name.rpartition(".")[2] for name in re.findall(r"`((?:[\w]+\.)?[a-z_]{4,})`", section)}
+    kept = {"expired", "taken", "revoked", "forked", "unsure", "once", "recheck_after", "record"}  # words and fields
+    assert named & {"release_all", "hand_over", "record_within", "check_process", "undo"}
+    missing = {name for name in named - kept if not re.search(rf"(?:def|function) {name}\b", source)}
+    assert missing == set()
