@@ -26,6 +26,8 @@ from typing import NamedTuple
 logger = logging.getLogger("distlock_web")
 
 DEFAULT_HEADER = "Req-Id"
+#: In which a proxy, or a service that calls this one, sends its id.
+PROXY_HEADER = "X-Request-ID"
 
 # Long enough for every id in common use (UUIDs, W3C traceparent, AWS trace ids), short enough to log and to store.
 _ACCEPTED = re.compile(r"[A-Za-z0-9._:=+/@~-]{1,128}", re.ASCII)
@@ -43,14 +45,29 @@ class Origin:
     token: str  #: 24 hex digits that nobody can guess
     #: Whose request it is, for people. Called for every lock that is taken; None: not to be known.
     user: Callable[[], str] | None = None
+    #: What another program in this process calls the request by now; None: it has not named it.
+    named: Callable[[], str | None] | None = None
+    is_named: bool = False  #: another program has named it
 
     @classmethod
-    def new(cls, request_id: str | None = None, path: str = "", user: Callable[[], str] | None = None) -> Origin:
+    def new(
+        cls,
+        request_id: str | None = None,
+        path: str = "",
+        user: Callable[[], str] | None = None,
+        named: Callable[[], str | None] | None = None,
+    ) -> Origin:
         """Of a request that begins. An id that is missing, too long or has unusual characters is replaced."""
         random = os.urandom(_TOKEN_BYTES + _ID_BYTES).hex()
         if request_id is None or not acceptable(request_id):
             request_id = random[2 * _TOKEN_BYTES :]
-        return cls(request_id, path, random[: 2 * _TOKEN_BYTES], user)
+        return cls(request_id, path, random[: 2 * _TOKEN_BYTES], user, named)
+
+    def known_as(self) -> str:
+        """The request id by now: a neighbour may name the request when it has begun, and clears that before its end."""
+        if self.named is not None and (name := self.named()) is not None:
+            self.request_id, self.is_named = name, True
+        return self.request_id
 
 
 _origin: ContextVar[Origin | None] = ContextVar("distlock_origin", default=None)
@@ -110,7 +127,7 @@ def current_request_id() -> str:
     if origin is None:
         origin = Origin(os.urandom(_ID_BYTES).hex(), "", request_token())
         _origin.set(origin)
-    return origin.request_id
+    return origin.known_as()
 
 
 def request_token() -> str:
@@ -135,7 +152,7 @@ class RequestIDFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         request_id = _id_of_request(getattr(record, "request", None))
         if request_id is None and (origin := _origin.get()) is not None:
-            request_id = origin.request_id
+            request_id = origin.known_as()
         record.request_id = request_id or "-"
         return True
 
@@ -252,7 +269,7 @@ class HolderInfo:
             return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""{end}'
         path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
         user = '""' if origin.user is None else _quoted(origin.user())
-        return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}{end}'
+        return f'[{_quoted(origin.known_as())},{path},{constant},"{token}",{tail},{user}{end}'
 
     @classmethod
     def loads(cls, text: str) -> HolderInfo:

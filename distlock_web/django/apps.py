@@ -11,7 +11,7 @@ from ..locks import hooks
 from ..web import texts
 from ..web.settings import PROJECT_POLICIES
 from .integration import DjangoIntegration
-from .middleware import header_and_key, user_of_request
+from .middleware import header_and_keys, user_of_request
 from .stores import configure_from_settings
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
@@ -37,6 +37,6 @@ def _setting_changed(*, setting: str, **kwargs: Any) -> None:
     if setting == "DISTLOCK" or setting in PROJECT_POLICIES:
         configure_from_settings()
     elif setting == "DISTLOCK_REQUEST_ID_HEADER":
-        header_and_key.cache_clear()
+        header_and_keys.cache_clear()
     elif setting == "DISTLOCK_USER":
         user_of_request.cache_clear()

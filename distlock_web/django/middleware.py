@@ -15,10 +15,10 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_script_prefix
 
-from ..core.request_id import DEFAULT_HEADER
+from ..core.request_id import DEFAULT_HEADER, current_origin
 from ..web.error_responses import REFUSALS
 from ..web.once import REPLAYED
-from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
+from ..web.request_ids import RequestScope, environ_key, header_name, note_route, proxy_header, user_hook
 from . import responses
 from .ninja_errors import let_refusals_through
 from .once import REPLAYS
@@ -57,10 +57,7 @@ class RequestIDMiddleware:
                 send_in_request(response)
         finally:
             scope.leave(outer)
-        response.headers.setdefault(header, scope.request_id)
-        if hasattr(request, REPLAYS):
-            response.headers[REPLAYED] = "true"
-        return response
+        return self._answered(request, scope, header, response)
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
         scope, header = _scope(request)
@@ -76,7 +73,16 @@ class RequestIDMiddleware:
             raise
         finally:
             scope.leave(outer)
-        response.headers.setdefault(header, scope.request_id)
+        return self._answered(request, scope, header, response)
+
+    @staticmethod
+    def _answered(
+        request: HttpRequest, scope: RequestScope, header: str, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        """Django logs what it has to say of the answer after us, with ``request``."""
+        request.request_id = request_id = scope.settle()  # type: ignore[attr-defined]
+        if not scope.is_named_elsewhere:
+            response.headers.setdefault(header, request_id)
         if hasattr(request, REPLAYS):
             response.headers[REPLAYED] = "true"
         return response
@@ -84,6 +90,8 @@ class RequestIDMiddleware:
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The request has been routed."""
         let_refusals_through(view)
+        if (origin := current_origin()) is not None:  # a middleware below has named it by now
+            request.request_id = origin.known_as()  # type: ignore[attr-defined]
         if (match := request.resolver_match) is not None:
             note_route(request.method, get_script_prefix() + _readable(match.route))
 
@@ -104,10 +112,14 @@ def _readable(route: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def header_and_key() -> tuple[str, str]:
-    """The header of the request id, and its key in ``request.META``. Kept, for every request asks; see ``apps.py``."""
+def header_and_keys() -> tuple[str, str, str]:
+    """The header of the request id, its key in ``request.META``, and the key of the proxy's, which may be "".
+
+    Kept, for every request asks; see ``apps.py``.
+    """
     header = header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
-    return header, environ_key(header)
+    proxy = proxy_header(is_chosen=hasattr(settings, "DISTLOCK_REQUEST_ID_HEADER"))
+    return header, environ_key(header), environ_key(proxy) if proxy else ""
 
 
 @lru_cache(maxsize=1)
@@ -118,8 +130,13 @@ def user_of_request() -> Callable[[Any], object] | None:
 
 def _scope(request: HttpRequest) -> tuple[RequestScope, str]:
     """The scope of a request, which gets its ``request_id``; and the header to send that back in."""
-    header, key = header_and_key()
+    header, key, proxy = header_and_keys()
     user = user_of_request()
-    scope = RequestScope(request.META.get(key), user=None if user is None else partial(user, request))
+    scope = RequestScope(
+        request.META.get(key),
+        user=None if user is None else partial(user, request),
+        proxy=request.META.get(proxy),
+        named=partial(getattr, request, "request_id", None),
+    )
     request.request_id = scope.request_id  # type: ignore[attr-defined]
     return scope, header

@@ -11,7 +11,7 @@ from ..core.errors import ConfigurationError
 from ..core.registry import Registry, configured, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
-from ..web.request_ids import header_name, user_hook
+from ..web.request_ids import environ_key, header_name, proxy_header, user_hook
 from ..web.settings import unknown_settings, with_policies
 from .cli import command
 from .middleware import RequestIDMiddleware, note_request
@@ -45,7 +45,8 @@ class DistLock:
                 f"DistLock was installed in {app.name!r} already: DistLock(app) or init_app, once."
             )
         header = header_name(app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
-        state = AppState(_registry(app), header, user_hook(app.config))
+        proxy = proxy_header(is_chosen="DISTLOCK_REQUEST_ID_HEADER" in app.config)
+        state = AppState(_registry(app), header, environ_key(proxy) if proxy else None, user_hook(app.config))
         app.extensions[KEY] = state
         check_views(app, state.registry)
         app.wsgi_app = RequestIDMiddleware(app, state)  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flask import Flask, request
+from flask import Flask, g, request
 
 from ..web.request_ids import RequestScope, environ_key, note_route
 from .responses import refuse_in_front
@@ -32,7 +32,7 @@ class RequestIDMiddleware:
         if self._first:
             refuse_in_front(self._app)
             self._first = False
-        scope = AppRequestScope(environ.get(self._key), self._state)
+        scope = AppRequestScope(environ, self._key, self._state)
         body = scope.run(partial(self._wsgi_app, environ, partial(scope.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):
@@ -45,8 +45,10 @@ class AppRequestScope(RequestScope):
 
     __slots__ = ("_state",)
 
-    def __init__(self, header: str | None, state: AppState) -> None:
-        super().__init__(header, user=None if state.user is None else partial(state.user, request))
+    def __init__(self, environ: WSGIEnvironment, key: str, state: AppState) -> None:
+        user = None if state.user is None else partial(state.user, request)
+        proxy = environ.get(state.proxy) if state.proxy else None
+        super().__init__(environ.get(key), user=user, proxy=proxy, named=_named)
         self._state = state
 
     def run(self, step: Callable[[], T]) -> T:
@@ -61,10 +63,15 @@ class AppRequestScope(RequestScope):
 
     def start(self, start_response: StartResponse, status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         """Send the id back, unless the app has said its own."""
-        own = self._state.header.lower()
-        if all(name.lower() != own for name, _ in headers):
-            headers = [*headers, (self._state.header, self.request_id)]
+        request_id, own = self.settle(), self._state.header.lower()
+        if not self.is_named_elsewhere and all(name.lower() != own for name, _ in headers):
+            headers = [*headers, (self._state.header, request_id)]
         return start_response(status, headers, *exc_info)
+
+
+def _named() -> object:
+    """What somebody has called the request where Flask keeps such things: ``g``, Flask-Log-Request-ID or by hand."""
+    return (g.get("request_id") or g.get("log_request_id")) if g else None
 
 
 class ScopedBody:

@@ -21,6 +21,7 @@ class AppState:
 
     registry: Registry | None  #: None: the process's stores
     header: str
+    proxy: str | None = None  #: the key of the proxy's header in an environment
     user: Callable[[Any], object] | None = None  #: ``DISTLOCK_USER``
 
 

@@ -10,8 +10,18 @@ from typing import Any, NamedTuple
 
 from ..core.config import check_plain
 from ..core.errors import ConfigurationError
-from ..core.request_id import Bound, Origin, bind_origin, current_origin, unbind_origin, words_of_user
+from ..core.request_id import (
+    PROXY_HEADER,
+    Bound,
+    Origin,
+    acceptable,
+    bind_origin,
+    current_origin,
+    unbind_origin,
+    words_of_user,
+)
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
+from .neighbours import named_in_context, usable
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
 # would be accepted here and never arrive. Single hyphens between letters and digits, as in every registered name.
@@ -31,6 +41,11 @@ def header_name(setting: object) -> str:
 def environ_key(header: str) -> str:
     """The key of a header in a WSGI environment."""
     return "HTTP_" + header.upper().replace("-", "_")
+
+
+def proxy_header(*, is_chosen: bool) -> str | None:
+    """Where a proxy names the request: read beside our own header, unless the project has chosen that."""
+    return None if is_chosen else PROXY_HEADER
 
 
 def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
@@ -63,16 +78,45 @@ class RequestScope:
 
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
     ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs; where the
-    framework finds that out later, :func:`note_route`.
+    framework finds that out later, :func:`note_route`. ``header`` is what our header says, ``proxy`` what the proxy's
+    does. ``named`` asks what somebody has called the request where the framework keeps such things; it may not raise.
     """
 
-    __slots__ = ("_origin", "_scopes", "request_id")
+    __slots__ = ("_origin", "_scopes")
 
-    def __init__(self, header: str | None, path: str = "", user: Callable[[], object] | None = None) -> None:
-        self._origin = Origin.new(header, path, None if user is None else cache(partial(words_of_user, user)))
-        #: From the header if that is a fit one, else a fresh one.
-        self.request_id = self._origin.request_id
+    def __init__(
+        self,
+        header: str | None,
+        path: str = "",
+        user: Callable[[], object] | None = None,
+        *,
+        proxy: str | None = None,
+        named: Callable[[], object] | None = None,
+    ) -> None:
+        own = header if header is not None and acceptable(header) else None
+        proxy = usable(proxy) if own is None else None
+        self._origin = origin = Origin.new(
+            own or proxy, path, None if user is None else cache(partial(words_of_user, user))
+        )
+        origin.is_named = proxy is not None
+        origin.named = partial(_name_of_neighbour, named, origin.request_id)
         self._scopes: Chain = OUTSIDE
+
+    @property
+    def request_id(self) -> str:
+        """A neighbour's, else from the header if that is a fit one, else a fresh one."""
+        return self._origin.known_as()
+
+    @property
+    def is_named_elsewhere(self) -> bool:
+        """Whether somebody else has named it, and sends that back as he likes: then we add no header of our own."""
+        return self._origin.is_named
+
+    def settle(self) -> str:
+        """Its answer is made. From here on the id stays: neighbours end now, and may name the thread's next request."""
+        request_id = self.request_id
+        self._origin.named = None
+        return request_id
 
     def enter(self) -> Outer:
         """Begin or go on with the request. :meth:`leave` wants what this returns."""
@@ -82,6 +126,12 @@ class RequestScope:
         """Put back what was bound before: threads are used again, and one application may call another."""
         if unbind_origin(outer.bound):
             self._scopes = swap_scopes(outer.scopes)
+
+
+def _name_of_neighbour(named: Callable[[], object] | None, made: str) -> str | None:
+    """``made``: the id that we have given the request, where the framework may keep it as a neighbour's."""
+    name = None if named is None else usable(named())
+    return named_in_context() if name is None or name == made else name
 
 
 def note_route(method: str | None, route: str) -> None:
