@@ -249,6 +249,10 @@ class StatementResult(NamedTuple):
     def first(self) -> Any:
         return self.rows[0] if self.rows else None
 
+    def scalar(self) -> Any:
+        """The first column of the first row."""
+        return self.rows[0][0] if self.rows else None
+
 
 class CallersTransaction(Protocol):
     """The transaction of ``until="commit"``, on the caller's own connection, for a store that is in that database."""

@@ -192,7 +192,8 @@ def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
         return SimpleNamespace(vendor=vendor, settings_dict=place)
 
     locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected("5432,5433"))))
-    assert (locks.url.host, locks.url.port, locks.connect_args["port"]) == ("a,b", None, "5432,5433")
+    said = locks.way.place.connect_args
+    assert (said["host"], said["port"]) == ("a,b", "5432,5433")
     assert is_at(locks, _Transaction(connected("5432,5433")).address)
     assert address_of(connected(" 5432\n")).port == 5432  # from a file or the environment: Django takes it
     for other in ("5432,5434", 5432, "5432", ""):

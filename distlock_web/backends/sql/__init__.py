@@ -18,6 +18,7 @@ from .diagnose import diagnose
 from .dialects import PostgreSQL, SQLite
 from .lease import NOBODY, microseconds
 from .news import Listener, Poller
+from .schema import TABLES
 from .tables import Tables, key_of
 from .verbs import SQLVerbs
 
@@ -63,7 +64,7 @@ class SQLBackend:
         self._address = address(config)
         # Django's migrations may be what is to run under a lock; but "create": False in the settings is a prohibition.
         self.makes_tables = config.options.get("create") is not False
-        self._tables = Tables(self._address.dialect.clock, self._address.schema)
+        self._tables = Tables(self._address.dialect, self._address.schema)
         self._wakeups = Wakeups()
         self._executors = Executors("sql")
         self._outage = Outage(self._address.name, self._probe)
@@ -128,20 +129,20 @@ class SQLBackend:
         Else it would have to be had when the caller first writes: SQLite refuses that at once, and for good, if
         somebody else has written since the caller has read, such as one who waits for this very lock.
         """
-        Borrowed(transaction, self._requests).run(self._tables.touch)
+        Borrowed(transaction).run(self._tables.touch)
 
     def record_within(
         self, transaction: CallersTransaction, claim: Claim, fence: int | None, cooldown: float, record: str
     ) -> Loss | None:
-        borrowed = Borrowed(transaction, self._requests)
+        borrowed = Borrowed(transaction)
         if self.one_writer:
             row = borrowed.run(self._tables.lock_one, {"key": key_of(claim.name)}).first()
             if row is None or row.token != claim.token or row.expires_at <= row.now:
                 return "expired"
         key = key_of(claim.name)
         try:
-            row = self._tables.new_record(key, fence or 0, microseconds(cooldown), record)
-            borrowed.run(self._address.dialect.add(self._tables.record, row))
+            row = {"key": key, "fence": fence or 0, "lives": microseconds(cooldown), "record": record}
+            borrowed.run(self._tables.add_record, row)
         except Exception:  # of whatever library the caller's connection is
             if not self.one_writer and self._is_recorded(key):
                 return "taken"
@@ -158,7 +159,7 @@ class SQLBackend:
     def prepare(self) -> str:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""
         self._requests.create_tables()
-        return f"{self._address.name} has the tables {', '.join(self._tables.metadata.tables)}."
+        return f"{self._address.name} has the tables {', '.join(table.name for table in TABLES)}."
 
     def diagnose(self) -> list[Finding]:
         return diagnose(self._requests)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 from urllib.parse import unquote, urlsplit
-
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from ...core.config import DatabaseAddress, StoreConfig, check_flag, check_seconds, unknown_name
 from ...core.errors import ConfigurationError
@@ -25,21 +22,30 @@ MAX_CONNECTIONS = 10
 MYSQL_MIN_TIMEOUT = 1.5
 
 OPTIONS = ("timeout", "max_connections", "pool_timeout", "create", "schema", "connect_args")
-_KINDS = {
-    "postgresql": "postgresql",
-    "postgres": "postgresql",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-    "sqlite": "sqlite",
-}
-_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "pysqlite"}
+
+
+class Way(Protocol):
+    """How to get to the database."""
+
+    errors: tuple[type[Exception], ...]  #: of the driver
+
+    @property
+    def name(self) -> str:
+        """For messages, without credentials."""
+
+    @property
+    def place(self) -> DatabaseAddress:
+        """With all that the driver is told."""
+
+    def connect(self) -> Any:
+        """A new connection of the driver, each of whose statements is a transaction of its own."""
 
 
 @dataclass(frozen=True)
 class Address:
     """A database, and the limits of the connections to it."""
 
-    url: URL
+    way: Way
     dialect: Dialect
     timeout: float
     pool_timeout: float
@@ -47,16 +53,10 @@ class Address:
     create: bool  #: whether we make a table that is missing
     remedy: str  #: what to do about one that is missing or wrong
     schema: str | None
-    connect_args: Mapping[str, Any] = field(repr=False)
 
     @property
     def name(self) -> str:
-        """For messages, without credentials."""
-        url, title = self.url, self.dialect.title
-        if url.get_backend_name() == "sqlite":
-            return f"The {title} database {url.database}"
-        port = f":{url.port}" if url.port else ""
-        return f"The {title} database {url.database or ''} at {url.host or 'localhost'}{port}".replace("  ", " ")
+        return self.way.name
 
 
 def address(config: StoreConfig) -> Address:
@@ -69,81 +69,61 @@ def address(config: StoreConfig) -> Address:
     def seconds(name: str, default: float, **bounds: Any) -> float:
         return check_seconds(options.get(name, default), f'{where}["OPTIONS"][{name!r}]', **bounds)
 
-    if config.resource is not None:
-        kind, url, connect_args, migrated = _from_framework(cast(DatabaseAddress, config.resource()))
-        if migrated and "schema" in options:
-            raise ConfigurationError(
-                f'{where}["OPTIONS"] has "schema" beside DATABASE: there the migrations make the tables, and not in '
-                f'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
-                f'{{"options": "-c search_path=locks"}}.'
-            )
+    known = cast(DatabaseAddress, config.resource()) if config.resource is not None else None
+    if known is not None and known.migrated and "schema" in options:
+        raise ConfigurationError(
+            f'{where}["OPTIONS"] has "schema" beside DATABASE: there the migrations make the tables, and not in '
+            f'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
+            f'{{"options": "-c search_path=locks"}}.'
+        )
+    from .by_url import ByURL, read
+
+    connect_args = _mapping(options, "connect_args", where)
+    if known is None:
+        kind, url = read(config.location, where)
     else:
-        (kind, url), connect_args, migrated = _from_location(config.location, where), {}, False
+        kind, url, of_framework = _from_framework(known)
+        connect_args = {**of_framework, **connect_args}
+    migrated = known is not None and known.migrated and kind != "sqlite"
     shortest = 0.05 if kind in ("sqlite", "postgresql") else MYSQL_MIN_TIMEOUT
-    dialect = _dialect(kind, url, seconds("timeout", TIMEOUT, minimum=shortest))
+    timeout = seconds("timeout", TIMEOUT, minimum=shortest)
+    dialect = _dialect(kind, timeout, mariadb=url.get_backend_name() == "mariadb")
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
     return Address(
-        url=url.set(drivername=dialect.driver),
+        way=ByURL(url, dialect, connect_args),
         dialect=dialect,
-        timeout=dialect.timeout,
+        timeout=timeout,
         pool_timeout=seconds("pool_timeout", POOL_TIMEOUT, zero=True),
         max_connections=_count(options.get("max_connections", MAX_CONNECTIONS), where),
         create=create,
         remedy=_remedy(create, config.database if migrated else ""),
         schema=_text_or_none(options, "schema", where),
-        connect_args={**dialect.connect_args(), **connect_args, **_mapping(options, "connect_args", where)},
     )
 
 
-def _dialect(kind: str, url: URL, timeout: float) -> Dialect:
+def _dialect(kind: str, timeout: float, mariadb: bool) -> Dialect:
     if kind == "sqlite":
         return SQLite(timeout)
-    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=url.get_backend_name() == "mariadb")
+    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=mariadb)
 
 
-def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any], bool]:
+def _from_framework(known: DatabaseAddress) -> tuple[str, Any, Mapping[str, Any]]:
+    from sqlalchemy.engine import URL
+
     if known.kind == "sqlite":
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}, False
+        return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}
     name, user, password = known.name or None, known.user or None, known.password or None
     # Several hosts and ports are for the driver to read: a URL has one.
     port, several = (None, {"port": known.port}) if isinstance(known.port, str) else (known.port, {})
     url = URL.create(known.kind, user, password, known.host or None, port, name)
-    return known.kind, url, {**several, **known.connect_args}, known.migrated
+    return known.kind, url, {**several, **known.connect_args}
 
 
 def real_path(name: str) -> str:
     """Of a file that several links may lead to; SQLite and Django take a URI, too."""
     return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
-
-
-def _from_location(location: str, where: str) -> tuple[str, URL]:
-    example = "postgresql://user:password@host:5432/database, mysql://… or sqlite:////path/to/file"
-    if not location:
-        raise ConfigurationError(f"{where} has no LOCATION; it has to be a URL such as {example}.")
-    try:
-        url = make_url(location)
-    except (ArgumentError, ValueError):  # whose text may have the password in it
-        raise ConfigurationError(f'{where}["LOCATION"] is no URL; it has to be one such as {example}.') from None
-    scheme, _, driver = url.drivername.partition("+")
-    kind = _KINDS.get(scheme)
-    if kind is None or driver not in ("", _DRIVERS[kind]):
-        raise ConfigurationError(
-            f'{where}["LOCATION"] begins with {url.drivername}://, which this backend does not know: it may be '
-            f"postgresql[+psycopg]://, mysql[+pymysql]://, mariadb[+pymysql]:// or sqlite://."
-        )
-    bare = make_url(location.replace("%40", ""))
-    if kind != "sqlite" and "@" in f"{bare.host}{bare.database}":  # a part of the password, which messages would show
-        raise ConfigurationError(
-            f'{where}["LOCATION"] has an @ too many: one in the user, the password or the database has to be %40.'
-        )
-    if DatabaseAddress(kind, url.database or "").in_memory:
-        raise ConfigurationError(
-            f'{where}["LOCATION"] is an SQLite in memory, which no other process sees: name a file, '
-            f'sqlite:////path/to/file, or say "BACKEND": "memory".'
-        )
-    return kind, url
 
 
 def _remedy(create: bool, django_alias: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
-
 from ...core import pool
+from ...core.backend import StatementResult
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.outage import Outage
@@ -24,6 +20,8 @@ from . import sqlite_fork
 from .address import Address
 from .dialects import SQLite, channel_of
 from .faults import GONE, SILENT, Fault
+from .schema import TABLES
+from .statement import Statement, execute, execute_many
 from .tables import Tables
 
 logger = logging.getLogger("distlock_web")
@@ -66,25 +64,29 @@ class Unopened(Locked):
 class Transaction:
     """A transaction on a connection of ours; the caller's are never touched."""
 
-    def __init__(self, connection: Connection, database: Database, seconds: float) -> None:
+    def __init__(self, connection: Any, database: Database, seconds: float) -> None:
         self.tables = database.tables
         self.woken: list[str] = []  #: tokens of waiters that have something to hear when it is committed
         self.begun = False
         self.ending = False  #: whether it was asked to commit: without an answer nobody knows what was done
-        self.connection = connection
-        self._driver: Any = connection.connection.driver_connection
+        self._connection = connection
+        self._dialect = database.address.dialect
         self._database = database
         self._seconds = seconds
         self._until: float | None = now() + seconds  #: None: as long as the connection lives
 
-    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> StatementResult:
         self._limit()
-        return self.connection.execute(statement, parameters)
+        return execute(self._connection, *statement.bound(self._dialect.placeholder, parameters))
 
-    def run_many(self, statement: Executable, several: Sequence[Mapping[str, Any]]) -> None:
+    def run_many(self, statement: Statement, several: Sequence[Mapping[str, Any]]) -> None:
         """The same with each of these parameters, without an answer."""
+        if len(several) == 1:
+            self.run(statement, several[0])
+            return
         self._limit()
-        self.connection.execute(statement, several if len(several) > 1 else several[0])
+        bound = [statement.bound(self._dialect.placeholder, parameters) for parameters in several]
+        execute_many(self._connection, bound[0][0], [values for _, values in bound])
 
     def wake(self, tokens: Sequence[str]) -> None:
         """The waiters with these tokens have something to hear, when this is committed."""
@@ -99,7 +101,7 @@ class Transaction:
     def begin(self) -> None:
         """Within half of the time: no row is waited for yet."""
         until, self._until = self._until, now() + self._seconds / 2
-        self._say(self._database.address.dialect.begin(self._driver, self._seconds))
+        self._say(self._dialect.begin(self._connection, self._seconds))
         self._until, self.begun = until, True
 
     def commit(self) -> None:
@@ -116,17 +118,17 @@ class Transaction:
             return False
         try:
             self._say("ROLLBACK")
-        except SQLAlchemyError:
+        except self._database.address.way.errors:
             return False
         return True
 
     def _say(self, text: str) -> None:
         self._limit()
-        self.connection.exec_driver_sql(text)
+        execute(self._connection, text)
 
     def _limit(self) -> None:
         left = None if self._until is None else max(0.05, self._until - now())
-        self._database.address.dialect.limit(self._driver, left)
+        self._dialect.limit(self._connection, left)
 
 
 class Database:
@@ -154,10 +156,9 @@ class Database:
         self._outage = outage
         self._patient = patient
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
-        self._hanging: list[pool.Lent[Connection]] = []
-        self.engine = _engine(address)
-        new = partial(pool.Lent[Connection], self._connect, _close)
-        self.connections: pool.Pool[pool.Lent[Connection]] = pool.Pool(connections, address.pool_timeout, new)
+        self._hanging: list[pool.Lent[Any]] = []
+        new = partial(pool.Lent[Any], self._connect, self._close)
+        self.connections: pool.Pool[pool.Lent[Any]] = pool.Pool(connections, address.pool_timeout, new)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
             self._passing = sqlite_fork.gate.passing
@@ -200,16 +201,24 @@ class Database:
                     time.sleep(DICE.random() * 0.005 * 2**tried)  # to meet the others not again
         raise AssertionError("the last try raises")
 
-    def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    def read(self, statement: Statement, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
-        found: Sequence[Row[Any]] = self.run(lambda it: it.run(statement, parameters).all(), begin=False)
-        return found
+        return self.run(lambda transaction: transaction.run(statement, parameters).all(), begin=False)
 
     def create_tables(self) -> None:
         """Make the tables where they are missing. Another process may do the same at the same moment."""
         # SQLite: in one transaction. A dozen of them, of processes that start together, keep its file for seconds.
-        made, at_once = self.tables.metadata.create_all, isinstance(self.address.dialect, SQLite)
-        self.run(lambda transaction: made(transaction.connection), begin=at_once, create=False)
+        self.run(self._create_tables, begin=isinstance(self.address.dialect, SQLite), create=False)
+
+    def _create_tables(self, transaction: Transaction) -> None:
+        for table in TABLES:
+            try:
+                transaction.run(self.tables.look_at(table))
+            except self.address.way.errors as error:
+                if self.address.dialect.fault(error).kind != "no_table":
+                    raise
+                for statement in self.tables.create(table):
+                    transaction.run(statement)
 
     def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
@@ -226,8 +235,8 @@ class Database:
                 transaction.commit()
             usable = True
             return result
-        except DBAPIError as error:
-            fault = self._fault(error)
+        except self.address.way.errors as error:
+            fault = self._fault(error, lent.connection)
             if transaction.ending and fault.kind == "locked":  # a COMMIT may be done all the same
                 fault = Fault("not_now", fault.meaning)
             hangs = transaction.ending and fault == SILENT
@@ -247,7 +256,7 @@ class Database:
                 for token in transaction.woken:
                     self.wakeups.wake(token)
 
-    def _borrow(self) -> pool.Lent[Connection]:
+    def _borrow(self) -> pool.Lent[Any]:
         if self._hanging and not (self._outage is not None and self._outage.silent):
             self._give_up_hanging()  # a COMMIT has been answered since, and so were those before it
         try:
@@ -264,17 +273,13 @@ class Database:
             lent.end(usable=False)
 
     @contextmanager
-    def open(self) -> Iterator[Connection]:
+    def open(self) -> Iterator[Any]:
         """A connection for long, closed at the end."""
         connection = self._connect()
         try:
             yield connection
         finally:
-            _close(connection)
-
-    @property
-    def driver_error(self) -> type[Exception]:
-        return self.engine.dialect.loaded_dbapi.Error
+            self._close(connection)
 
     def _answers(self, seconds: float) -> bool:
         """Whether a fresh connection has an answer within so many seconds: then it was ours that had died, idle."""
@@ -291,10 +296,18 @@ class Database:
             return was_idle and not transaction.ending
         return fault.kind == "again" or (fault.kind == "gone" and not transaction.ending)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Any:
+        """A connection of the driver, each of whose statements is a transaction of its own: we begin and end ourselves.
+
+        Then it is known what an error is the answer to.
+        """
+        connection = None
         try:
-            return self.engine.connect()
-        except DBAPIError as error:
+            connection = self.address.way.connect()
+            self.address.dialect.connected(connection)
+            usable, connection = connection, None
+            return usable
+        except self.address.way.errors as error:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("gone", "cannot be reached")
@@ -302,10 +315,21 @@ class Database:
             raise (Unopened(str(told)) if isinstance(told, Locked) else told) from error
         except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
             raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
+        finally:
+            if connection is not None:
+                self._close(connection)
 
-    def _fault(self, error: DBAPIError) -> Fault:
+    def _close(self, connection: Any) -> None:
+        with suppress(*self.address.way.errors, OSError):  # what is broken is closed
+            if isinstance(self.address.dialect, SQLite):
+                # While somebody has a cursor of it, in an exception's frames, it is not really closed.
+                with suppress(*self.address.way.errors):  # a disk that fails: it is closed all the same
+                    connection.rollback()
+            connection.close()
+
+    def _fault(self, error: Exception, connection: Any) -> Fault:
         fault = self.address.dialect.fault(error)
-        if error.connection_invalidated and fault != SILENT:
+        if self.address.dialect.is_broken(connection) and fault != SILENT:
             fault = GONE
         if fault.kind in ("gone", "silent", "not_here"):
             # The others are most likely dead, too, or lead to the same server: nobody has to find that out of each.
@@ -314,7 +338,7 @@ class Database:
             self.on_left()
         return fault
 
-    def _translated(self, error: DBAPIError, fault: Fault, in_full: bool) -> DistLockError:
+    def _translated(self, error: Exception, fault: Fault, in_full: bool) -> DistLockError:
         """The error for our caller; the driver's own stays behind it as ``__cause__``.
 
         ``in_full``: it had all the time that an answer may take. Else no answer says nothing of the server: a late
@@ -340,49 +364,15 @@ class Database:
         self.connections.drop()
 
 
-def _engine(address: Address) -> Engine:
-    try:
-        engine = create_engine(
-            address.url,
-            # We begin and end ourselves: then it is known what an error is the answer to.
-            isolation_level="AUTOCOMMIT",
-            skip_autocommit_rollback=True,
-            pool_reset_on_return=None,
-            poolclass=NullPool,
-            connect_args=dict(address.connect_args),
-        )
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{address.name} needs a driver that is not installed ({error.name}): pip install "
-            f'"distlock_web[{address.dialect.extra}]".'
-        ) from error
-    event.listen(engine, "do_connect", lambda _, record, args, given: address.dialect.connect(given))
-    event.listen(engine, "connect", lambda connection, record: address.dialect.connected(connection))
-    if isinstance(address.dialect, SQLite):
-        event.listen(engine, "close", _roll_back)
-    return engine
-
-
 class _Undone(Exception):
     """Nothing was done, and the same may be tried again."""
 
-    def __init__(self, error: DBAPIError, fault: Fault) -> None:
+    def __init__(self, error: Exception, fault: Fault) -> None:
         self.error = error
         self.fault = fault
 
 
-def _close(connection: Connection) -> None:
-    connection.invalidate()
-    connection.close()
-
-
-def _roll_back(connection: sqlite3.Connection, record: object) -> None:
-    """Before it is closed: while somebody has a cursor of it, in an exception's frames, it is not really closed."""
-    with suppress(sqlite3.Error):  # a disk that fails: it is closed all the same
-        connection.rollback()
-
-
-def _words(error: DBAPIError) -> str:
+def _words(error: Exception) -> str:
     """What the database said, in one line; never the statement, nor its parameters."""
-    text = " ".join(str(error.orig).split())
-    return text.rstrip(".") or type(error.orig).__name__
+    text = " ".join(str(error).split())
+    return text.rstrip(".") or type(error).__name__

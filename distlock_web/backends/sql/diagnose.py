@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
-
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from .database import Database
 from .dialects import MySQL, PostgreSQL
+from .statement import execute
 
 
 def diagnose(database: Database) -> list[Finding]:
@@ -22,15 +20,15 @@ def diagnose(database: Database) -> list[Finding]:
             if isinstance(dialect, PostgreSQL):
                 return [*_pooler(connection), *_postgresql(connection)]
             return list(_mysql(connection)) if isinstance(dialect, MySQL) else []
-    except DBAPIError as error:
-        raise DistLockError(f"{database.address.name} does not say how it is set up: {error.orig}") from error
+    except database.address.way.errors as error:
+        raise DistLockError(f"{database.address.name} does not say how it is set up: {error}") from error
 
 
-def _postgresql(connection: Connection) -> Iterator[Finding]:
+def _postgresql(connection: Any) -> Iterator[Finding]:
     for setting in ("fsync", "synchronous_commit"):
         if _one(connection, f"SHOW {setting}") == "off":
             yield _not_durable(f"{setting} is off", f"{setting} = on")
-    states = connection.exec_driver_sql("SELECT sync_state FROM pg_stat_replication").scalars().all()
+    states = [row[0] for row in execute(connection, "SELECT sync_state FROM pg_stat_replication").all()]
     # Who is not in pg_monitor sees that there are standbys, and not what they are.
     unseen = None in states and _one(connection, "SHOW synchronous_standby_names") != ""
     if states and not unseen and not {"sync", "quorum"} & set(states):
@@ -43,8 +41,8 @@ def _postgresql(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _pooler(connection: Connection) -> Iterator[Finding]:
-    if _driver(connection).info.backend_pid != _one(connection, "SELECT pg_backend_pid()"):
+def _pooler(connection: Any) -> Iterator[Finding]:
+    if connection.info.backend_pid != _one(connection, "SELECT pg_backend_pid()"):
         yield Finding(
             "DL301",
             "info",
@@ -54,7 +52,7 @@ def _pooler(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _mysql(connection: Connection) -> Iterator[Finding]:
+def _mysql(connection: Any) -> Iterator[Finding]:
     flush = _variable(connection, "innodb_flush_log_at_trx_commit")
     if flush != "1":
         yield _not_durable(f"innodb_flush_log_at_trx_commit is {flush}", "innodb_flush_log_at_trx_commit = 1")
@@ -70,14 +68,10 @@ def _not_durable(problem: str, remedy: str) -> Finding:
     )
 
 
-def _one(connection: Connection, question: str) -> Any:
-    return connection.exec_driver_sql(question).scalar()
+def _one(connection: Any, question: str) -> Any:
+    return execute(connection, question).scalar()
 
 
-def _variable(connection: Connection, name: str) -> str | None:
-    row = connection.exec_driver_sql(f"SHOW GLOBAL VARIABLES LIKE '{name}'").first()
+def _variable(connection: Any, name: str) -> str | None:
+    row = execute(connection, f"SHOW GLOBAL VARIABLES LIKE '{name}'").first()
     return None if row is None else str(row[1])
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.driver_connection

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Executable,
-    Table,
-    bindparam,
-    func,
-    literal,
-    literal_column,
-    select,
-    true,
-)
-from sqlalchemy.exc import DBAPIError
 
 from ...core.runtime import DICE, IDENT_DIGITS, now
 from .faults import Fault, of_mysql, of_postgresql, of_sqlite
+from .schema import Table
+from .statement import Placeholder, Statement
 
 
 def channel_of(token: str) -> str:
@@ -42,18 +31,21 @@ SQLITE_AGAIN = 0.02
 
 class Dialect:
     title: str  #: for messages
-    driver: str  #: what SQLAlchemy calls it
+    kind: str
     extra: str  #: what to install for it
     timeout: float  #: seconds
-    clock: ColumnElement[int]
-    notify: Executable | None = None  #: tells ``:channel`` the ``:token`` when it is committed
+    clock: str  #: an expression: its time in microseconds
+    notify: Statement | None = None  #: tells ``:channel`` the ``:token`` when it is committed
+    placeholder: Placeholder = "%s"
+    #: What ends a question whose rows nobody else is to change; the second leaves out those that others keep.
+    locking = (" FOR UPDATE", " FOR UPDATE SKIP LOCKED")
 
     def connect_args(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def connect(self, given: dict[str, Any]) -> Any:
-        """A connection that is made here; None: the driver makes it."""
-        return None
+    def connect(self, *place: Any, **given: Any) -> Any:
+        """A connection of our own driver, which commits each statement."""
+        raise NotImplementedError
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
@@ -62,25 +54,41 @@ class Dialect:
         """What begins a transaction on the driver's connection that has so many seconds."""
         raise NotImplementedError
 
-    def add(self, table: Table, row: Mapping[str, ColumnElement[Any]]) -> Executable:
-        """In a transaction of a caller's, in one statement, which reads nothing. Bounded: another run's row of the same
-        key is waited for until its transaction ends, which may be stopped."""
-        return table.insert().values(row)  # these have a limit of their own: innodb_lock_wait_timeout, busy_timeout
+    def quoted(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def create(self, table: Table, at: str) -> Iterator[str]:
+        """What makes this table, there."""
+        yield f"CREATE TABLE {at} ({self._columns(table)})"
+        for name, columns in table.indexes:
+            yield f"CREATE INDEX {name} ON {at} ({columns})"
+
+    def _columns(self, table: Table, long_text: str = "TEXT") -> str:
+        columns = (f"{name} {long_text if kind == 'LONGTEXT' else kind} NOT NULL" for name, kind in table.columns)
+        return ", ".join([*columns, f"PRIMARY KEY ({table.names[0]})"])
+
+    def add(self, table: Table, at: str, values: Sequence[str]) -> str:
+        """A row of this table, there, in a transaction of a caller's: one statement, which reads nothing. Bounded:
+        another run's row of the same key is waited for until its transaction ends, which may be stopped."""
+        # These have a limit of their own: innodb_lock_wait_timeout, busy_timeout.
+        return f"INSERT INTO {at} ({', '.join(table.names)}) VALUES ({', '.join(values)})"  # noqa: S608
 
     def limit(self, connection: Any, seconds: float | None) -> None:
         """Wait for the next answer on the driver's connection for so long; None: as long as it lives."""
 
-    def fault(self, error: DBAPIError) -> Fault:
+    def fault(self, error: Exception) -> Fault:
         raise NotImplementedError
+
+    def is_broken(self, connection: Any) -> bool:
+        """Whether the driver knows that its connection has ended."""
+        return False
 
 
 class PostgreSQL(Dialect):
-    title, driver, extra = "PostgreSQL", "postgresql+psycopg", "postgresql"
+    title, kind, extra = "PostgreSQL", "postgresql", "postgresql"
     # Of the statement's beginning: an index can be searched for it, and a lease begins before the row was locked.
-    clock: ColumnElement[int] = literal_column(
-        "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)", BigInteger
-    )
-    notify: Executable | None = select(func.pg_notify(bindparam("channel"), bindparam("token")))
+    clock = "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)"
+    notify: Statement | None = Statement("SELECT pg_notify(:channel, :token)")
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -98,10 +106,10 @@ class PostgreSQL(Dialect):
             "tcp_user_timeout": KEEPALIVE * 4000,
         }
 
-    def connect(self, given: dict[str, Any]) -> Any:
+    def connect(self, *place: Any, **given: Any) -> Any:
         from .psycopg_connection import BoundedConnection
 
-        connection = BoundedConnection.connect(**given)
+        connection = BoundedConnection.connect(*place, autocommit=True, **given)
         connection.limit = self.timeout
         return connection
 
@@ -116,25 +124,32 @@ class PostgreSQL(Dialect):
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
         )
 
-    def add(self, table: Table, row: Mapping[str, ColumnElement[Any]]) -> Executable:
+    def add(self, table: Table, at: str, values: Sequence[str]) -> str:
         # Each of the three needs the one before it. What else the caller's transaction waits for has its own limit.
-        name, limit = "lock_timeout", str(max(1, int(self.timeout * 750)))
-        limited = select(func.current_setting(name).label("before"), func.set_config(name, limit, True)).cte("limited")
-        rows = select(*row.values()).select_from(limited)
-        added = table.insert().from_select(list(row), rows).returning(literal(1).label("one")).cte("added")
-        return select(func.set_config(name, limited.c.before, True)).select_from(limited.join(added, true()))
+        kinds = (kind.removeprefix("LONG") for _, kind in table.columns)
+        row = ", ".join(f"CAST({value} AS {kind})" for value, kind in zip(values, kinds, strict=True))
+        limited = (
+            f"SELECT current_setting('lock_timeout') AS was, "
+            f"set_config('lock_timeout', '{max(1, int(self.timeout * 750))}', true)"
+        )
+        added = f"INSERT INTO {at} ({', '.join(table.names)}) SELECT {row} FROM limited RETURNING 1"  # noqa: S608
+        back = "SELECT set_config('lock_timeout', limited.was, true) FROM limited JOIN added ON true"
+        return f"WITH limited AS ({limited}), added AS ({added}) {back}"
 
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection.limit = seconds
 
-    def fault(self, error: DBAPIError) -> Fault:
-        return of_postgresql(getattr(error.orig, "sqlstate", None) or "", str(error.orig))
+    def fault(self, error: Exception) -> Fault:
+        return of_postgresql(getattr(error, "sqlstate", None) or "", str(error))
+
+    def is_broken(self, connection: Any) -> bool:
+        return bool(connection.closed)
 
 
 class MySQL(Dialect):
-    driver, extra = "mysql+pymysql", "mysql"
+    kind, extra = "mysql", "mysql"
     # No UNIX_TIMESTAMP: it goes by the session's time zone, in which an hour of autumn comes twice.
-    clock: ColumnElement[int] = literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger)
+    clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     def __init__(self, timeout: float, *, mariadb: bool) -> None:
         self.timeout = timeout
@@ -149,10 +164,18 @@ class MySQL(Dialect):
             "charset": "utf8mb4",
         }
 
-    def connect(self, given: dict[str, Any]) -> Any:
+    def connect(self, *place: Any, **given: Any) -> Any:
         from .pymysql_connection import connect
 
-        return connect(given, KEEPALIVE, self._tls_contexts)
+        return connect({"autocommit": True, **given}, KEEPALIVE, self._tls_contexts)
+
+    def quoted(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def create(self, table: Table, at: str) -> Iterator[str]:
+        indexes = "".join(f", INDEX {name} ({columns})" for name, columns in table.indexes)
+        # Another engine has no transactions.
+        yield f"CREATE TABLE {at} ({self._columns(table, 'LONGTEXT')}{indexes}) ENGINE=InnoDB"
 
     def connected(self, connection: Any) -> None:
         # Read committed: a statement sees what was committed while it waited for the row. It knows whole seconds only.
@@ -176,23 +199,28 @@ class MySQL(Dialect):
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
-    def fault(self, error: DBAPIError) -> Fault:
-        code = error.orig.args[0] if error.orig is not None and error.orig.args else 0
-        return of_mysql(code, str(error.orig))
+    def fault(self, error: Exception) -> Fault:
+        return of_mysql(error.args[0] if error.args else 0, str(error))
+
+    def is_broken(self, connection: Any) -> bool:
+        return not connection.open
 
 
 class SQLite(Dialect):
-    title, driver, extra = "SQLite", "sqlite+pysqlite", "sqlite"
+    title, kind, extra = "SQLite", "sqlite", "sqlite"
     # No function of ours, in Python: SQLite would swallow the exception that a signal's handler raises in it.
-    clock: ColumnElement[int] = literal_column(
-        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000", BigInteger
-    )
+    clock = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
+    placeholder: Placeholder = "?"
+    locking = ("", "")  # the whole file is locked
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
 
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": self.timeout, "check_same_thread": False}
+
+    def connect(self, *place: Any, **given: Any) -> Any:
+        return sqlite3.connect(*place, **{**given, "isolation_level": None})
 
     def connected(self, connection: Any) -> None:
         self._change_to_wal(connection)
@@ -218,5 +246,5 @@ class SQLite(Dialect):
     def limit(self, connection: Any, seconds: float | None) -> None:
         """Nothing: it waits for the write lock only, at the beginning."""
 
-    def fault(self, error: DBAPIError) -> Fault:
-        return of_sqlite(str(error.orig))
+    def fault(self, error: Exception) -> Fault:
+        return of_sqlite(str(error))

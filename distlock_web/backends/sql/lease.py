@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Executable, Row
-
 from ...core.backend import Claim, LockInfo, Loss, limit_of
 from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
+from .statement import Statement
 from .tables import FLOOR, MICROSECONDS, from_ascii, key_of, to_ascii
 
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
@@ -33,7 +32,7 @@ def microseconds(seconds: float) -> int:
 class LeaseRow:
     """What is known of one name. Changed here, and written by :meth:`save`."""
 
-    def __init__(self, transaction: Transaction, name: str, found: Row[Any] | None, asking: str = "") -> None:
+    def __init__(self, transaction: Transaction, name: str, found: Any, asking: str = "") -> None:
         self._transaction = transaction
         self._asking = asking  #: the token of who asks
         self._exists = found is not None
@@ -147,7 +146,7 @@ class LeaseRow:
 
     def read_clock(self) -> None:
         """The database's time for a name that it does not know, and the fence that its next one exceeds."""
-        found = self._transaction.run(self._transaction.tables.clock_and_floor).one()
+        found = self._transaction.run(self._transaction.tables.clock_and_floor).first()
         self.now, self.fence = found.now, found.floor or 0
 
     def own(self, token: str, holder: str, expire: int, state: str) -> None:
@@ -303,12 +302,12 @@ class LeaseRow:
 
     # The queue -------------------------------------------------------------------------------------------------------
 
-    def _heads(self) -> Iterator[Row[Any]]:
+    def _heads(self) -> Iterator[Any]:
         """Those who live, the first in front; the dead are dropped. Each has to leave the queue before the next one."""
         tables = self._transaction.tables
         while self.queued:
             self._tell_granted()
-            heads: Sequence[Row[Any]] = self._transaction.run(tables.heads, {"key": self.key}).all()
+            heads: Sequence[Any] = self._transaction.run(tables.heads, {"key": self.key}).all()
             if not heads:
                 self.queued = 0
             dead = [head.token for head in heads if head.deadline <= self.now]
@@ -339,7 +338,7 @@ class LeaseRow:
     def join(self, claim: Claim, position: int) -> tuple[float, int]:
         """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""
         tables = self._transaction.tables
-        found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).one()
+        found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).first()
         place = found.own or position or max(self.now, (found.last or 0) + 1)
         recheck = min(max(self.free_at(claim.token) - self.now, 1_000), microseconds(claim.expire))
         recheck += microseconds(stagger(found.ahead, claim.expire))
@@ -393,16 +392,16 @@ def purge(transaction: Transaction, age: float) -> int:
     return len(idle)
 
 
-def purge_ended(transaction: Transaction, ended: tuple[Executable, Executable], age: float) -> int:
+def purge_ended(transaction: Transaction, ended: tuple[Statement, Statement], age: float) -> int:
     """The same of another table: one of ``Tables.ended``."""
     (find, forget), given = ended, {"age": microseconds(age)}
-    keys = [row.key for row in transaction.run(find, given).all()]
+    keys = [row[0] for row in transaction.run(find, given).all()]
     if keys:
         transaction.run(forget, {**given, "keys": keys})
     return len(keys)
 
 
-def as_info(row: Row[Any], waiters: int) -> LockInfo:
+def as_info(row: Any, waiters: int) -> LockInfo:
     return LockInfo(
         from_ascii(row.name),
         row.fence,

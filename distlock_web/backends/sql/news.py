@@ -15,9 +15,6 @@ from contextlib import suppress
 from os import dup
 from typing import Any
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
-
 from ...core.backend import limit_of
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
@@ -25,6 +22,7 @@ from ...core.runtime import DICE, now
 from ...core.worker import Worker
 from .database import Database
 from .dialects import channel_of
+from .statement import execute
 from .tables import key_of
 
 logger = logging.getLogger("distlock_web")
@@ -124,6 +122,7 @@ class Listener(Poller):
         super().__init__(wakeups, database)
         self._driver: Any = None
         self._behind_pooler = False
+        self._troubles: tuple[type[Exception], ...] = (DistLockError, *database.address.way.errors)
 
     def close(self) -> None:
         super().close()
@@ -133,7 +132,7 @@ class Listener(Poller):
         driver = self._driver
         if driver is not None:
             with (
-                suppress(OSError, self._database.driver_error),  # it has just ended by itself
+                suppress(OSError, *self._database.address.way.errors),  # it has just ended by itself
                 socket.socket(fileno=dup(driver.fileno())) as connection,
             ):
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that waits for news reads the end
@@ -153,7 +152,7 @@ class Listener(Poller):
                 if not self._behind_pooler:
                     self._listen(connection)
                 return 0.0
-        except (DistLockError, SQLAlchemyError, self._database.driver_error) as error:
+        except self._troubles as error:
             if self._worker.is_current():
                 logger.info("Waiters for locks are not told for a moment: %s", error)
             return RETRY
@@ -162,14 +161,13 @@ class Listener(Poller):
                 self._driver = None
                 self._begun.set()
 
-    def _is_pooled(self, connection: Connection) -> bool:
+    def _is_pooled(self, connection: Any) -> bool:
         """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
-        greeted_by: int = self._driver_of(connection).info.backend_pid
-        return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() != greeted_by
+        return bool(execute(connection, "SELECT pg_backend_pid()").scalar() != connection.info.backend_pid)
 
-    def _listen(self, connection: Connection) -> None:
-        self._driver = driver = self._driver_of(connection)
-        connection.exec_driver_sql(f'LISTEN "{channel_of(self._token)}"')
+    def _listen(self, driver: Any) -> None:
+        self._driver = driver
+        execute(driver, f'LISTEN "{channel_of(self._token)}"')
         if self._begun.is_set():
             self._wakeups.wake_all()  # what was said meanwhile has been missed
         self._begun.set()
@@ -179,6 +177,3 @@ class Listener(Poller):
                 self._wakeups.wake(news.payload)
             if self._is_idle():
                 return
-
-    def _driver_of(self, connection: Connection) -> Any:
-        return connection.connection.driver_connection

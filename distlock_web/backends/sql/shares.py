@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row
-
 from ...core.backend import SHARED, Ends, LockInfo, at_once, limit_of
 from .database import Transaction
 from .tables import MICROSECONDS, from_ascii, to_ascii
@@ -96,7 +94,7 @@ class Shares:
         """Whether this token may have it beside those that have it."""
         return len(self.holding) < at_once(self.limit, limit_of(token))
 
-    def lines(self, row: Row[Any], waiters: int) -> list[LockInfo]:
+    def lines(self, row: Any, waiters: int) -> list[LockInfo]:
         """A line for each that has the lock of this row; only the first tells of those who wait."""
         holding = self.holding
         return [

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Row
-
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
@@ -18,7 +16,7 @@ from .database import AllInUse, Database, Locked, Transaction, Unopened, in_tran
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
-from .tables import MICROSECONDS
+from .tables import MICROSECONDS, key_of
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -96,7 +94,7 @@ class SQLVerbs:
         One that waits may have been handed it meanwhile: it asks again.
         """
         tables = self._database.tables
-        for row in self._database.read(tables.taken.where(tables.named([claim.name])), {}):
+        for row in self._database.read(tables.taken, {"keys": [key_of(claim.name)]}):
             if row.state == SEVERAL and not position:
                 shares = Shares(self._database.read(tables.shares, {"keys": [row.name_key]}), row.now)
                 if shares.get(claim.token) is not None or shares.admits(claim.token):
@@ -110,7 +108,7 @@ class SQLVerbs:
                 return Busy(asked_again, info.remaining, position, info.holder, held_for, record)
         return None
 
-    def _record_of(self, row: Row[Any]) -> str | None:
+    def _record_of(self, row: Any) -> str | None:
         kept = self._database.read(self._database.tables.kept, {"key": row.name_key, "of": row.fence})
         return kept[0].record if kept else None
 
@@ -262,8 +260,8 @@ class SQLVerbs:
 
         def work(transaction: Transaction) -> list[LockInfo]:
             tables = transaction.tables
-            statement = tables.held if names is None else tables.taken.where(tables.named(names))
-            held = transaction.run(statement).all()
+            keys = None if names is None else [key_of(name) for name in names]
+            held = transaction.run(tables.held if keys is None else tables.taken, {"keys": keys}).all()
             waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
             shared, shares = [row.name_key for row in held if row.state == SEVERAL], defaultdict(list)
             for share in transaction.run(tables.shares, {"keys": shared}).all() if shared else ():
@@ -280,7 +278,7 @@ class SQLVerbs:
         return self._database.run(work)
 
     def done(self, limit: int) -> list[LockInfo]:
-        return [as_info(row, 0) for row in self._database.read(self._database.tables.done.limit(limit), {})]
+        return [as_info(row, 0) for row in self._database.read(self._database.tables.done, {"limit": limit})]
 
     def revoke(self, name: str, fence: int) -> bool:
         return self._end(name, fence, done=False)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from distlock_web import configure, lock
+from distlock_web.backends.sql import database
 from distlock_web.core.backend import SHARED, Claim, limited
 from distlock_web.core.runtime import drive, new_ident, new_token
 from tests.support.callers import Beside, threads, unrelated
@@ -28,18 +26,22 @@ def store(settings: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def said(store: Any) -> Iterator[list[str]]:
+def said(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What this thread says to databases from now on, by its first word. Old names are purged by another."""
     words: list[str] = []
     caller = get_ident()
 
-    def hear(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if get_ident() == caller:
-            words.append(statement.split()[0].upper())
+    def heard(say: Any) -> Any:
+        def saying(connection: Any, text: str, *rest: Any) -> Any:
+            if get_ident() == caller:
+                words.append(text.split()[0].upper())
+            return say(connection, text, *rest)
 
-    event.listen(Engine, "before_cursor_execute", hear)
-    yield words
-    event.remove(Engine, "before_cursor_execute", hear)
+        return saying
+
+    for name in ("execute", "execute_many"):
+        monkeypatch.setattr(database, name, heard(getattr(database, name)))
+    return words
 
 
 def test_a_lock_costs_two_short_transactions(said: list[str]) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, text
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
 from distlock_web.backends.sql.pymysql_connection import _Connection
+from distlock_web.backends.sql.statement import execute
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
@@ -69,13 +70,13 @@ def test_a_commit_that_is_still_on_its_way_is_undone_all_the_same(
     """The cancellation found no row of a name that nobody had used, and the lock was held for nobody, to its end."""
     backend = default_store(server_settings)
     mine, tables = Claim(NAME, new_token(), LONG), backend._tables
-    clock = int(database.scalar(select(tables.clock_and_floor.selected_columns.now)) or 0)
+    clock = int(database.exec_driver_sql(tables.clock_and_floor.text).scalar() or 0)
     taken = {
         "name_key": key_of(NAME), "name": NAME, "token": mine.token, "state": "held", "fence": clock, "since": clock,
         "expires_at": clock + int(LONG * 1e6), "holder": "", "released": "", "revoked": "", "queued": 0,
     }  # fmt: skip
     database.exec_driver_sql("BEGIN")
-    database.execute(tables.lease.insert(), taken)
+    database.execute(text(tables.insert.text), taken)
     cancelling = beside(lambda: drive(backend.sync_port().cancel(mine)))
     with suppress(TimeoutError):
         cancelling.result(0.3)
@@ -267,14 +268,10 @@ def test_a_late_renewal_waits_for_the_file_no_longer_than_it_is_told_to(sqlite_s
 def test_a_client_that_stops_in_mid_transaction_does_not_keep(server_settings: dict[str, Any]) -> None:
     """As one that is stopped (SIGSTOP), or whose host has vanished: the server ends its transaction."""
     backend = default_store(server_settings, timeout=1.5)
-    stopped = backend._requests.engine.connect()
-    stopped.exec_driver_sql(backend._requests.address.dialect.begin(None, 1.5))
-    stopped.execute(text("SELECT name_key FROM distlock_lease FOR UPDATE"))
-    try:
+    with backend._requests.open() as stopped:  # else every later test of this database waits for the row
+        execute(stopped, backend._address.dialect.begin(None, 1.5))
+        execute(stopped, "SELECT name_key FROM distlock_lease FOR UPDATE")
         eventually(lambda: can_take("first"), "the server has ended it", SOON)
-    finally:  # else every later test of this database waits for the row
-        stopped.invalidate()
-        stopped.close()
 
 
 def test_deadlocks_and_races_are_tried_again_inside(server_settings: dict[str, Any], beside: Beside) -> None:
@@ -286,19 +283,22 @@ def test_deadlocks_and_races_are_tried_again_inside(server_settings: dict[str, A
     assert (kinds.count(Granted), kinds.count(Busy)) == (3, 27)
 
 
-def test_a_deadlock_is_tried_again_and_not_for_ever(server_settings: dict[str, Any]) -> None:
-    engine = default_store(server_settings)._requests.engine
+def test_a_deadlock_is_tried_again_and_not_for_ever(
+    server_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [error] = default_store(server_settings)._address.way.errors
     failing = 2
 
-    def deadlock(cursor: Any, statement: str, *rest: Any) -> None:
+    def deadlock(connection: Any, statement: str, *rest: Any) -> Any:
         nonlocal failing
         if statement.startswith("UPDATE") and failing:
             failing -= 1
-            error = engine.dialect.loaded_dbapi.OperationalError(1213, "Deadlock found")
-            error.sqlstate = "40P01"
-            raise error
+            found = error(1213, "Deadlock found")
+            found.sqlstate = "40P01"
+            raise found
+        return execute(connection, statement, *rest)
 
-    event.listen(engine, "do_execute", deadlock)
+    monkeypatch.setattr("distlock_web.backends.sql.database.execute", deadlock)
     with lock("first"):
         assert failing == 0
     failing = 100

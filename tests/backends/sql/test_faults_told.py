@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
@@ -144,16 +144,14 @@ def test_a_switchover_costs_nobody_a_lock(server_settings: dict[str, Any], besid
     for each in [beside(lambda: _everything(port, renewals)) for _ in range(4)]:
         each.result(PATIENCE)
     old = [
-        lent.connection.connection.driver_connection
-        for pool in (store._requests, store._renewals, store._reserve)
-        for lent in pool.connections.idle
+        lent.connection for pool in (store._requests, store._renewals, store._reserve) for lent in pool.connections.idle
     ]
     for connection in old:
         connection.cursor().execute(_read_only(server_settings))
     for _ in range(3):
         _everything(port, renewals)
     left = [lent for pool in (store._requests, store._renewals) for lent in pool.connections.idle]
-    assert not [lent for lent in left if lent.connection.connection.driver_connection in old]
+    assert not [lent for lent in left if lent.connection in old]
 
 
 def _read_only(settings: dict[str, Any]) -> str:
@@ -171,11 +169,12 @@ def test_a_server_that_stays_read_only_costs_each_request_one_connection(
         pass
     opened: list[object] = []
 
-    @event.listens_for(store._requests.engine, "connect")
-    def read_only(connection: Any, record: object) -> None:
+    def read_only(connection: Any, connected: Any = store._address.dialect.connected) -> None:
+        connected(connection)
         opened.append(connection)
         connection.cursor().execute(_read_only(server_settings))
 
+    monkeypatch.setattr(store._address.dialect, "connected", read_only)
     store._requests.connections.drop()
     for number in range(1, 4):
         with pytest.raises(BackendUnavailable, match="is read-only"):
@@ -234,12 +233,13 @@ def test_the_first_lock_in_a_fresh_file_waits_for_who_writes_there(tmp_path: Pat
         first.result(PATIENCE)
 
 
-def test_and_not_for_ever(tmp_path: Path) -> None:
+def test_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor twice: who cannot open the file cannot ask it either who has the lock."""
     settings = {"LOCATION": f"sqlite:///{tmp_path}/fresh.sqlite3"}
     store: Any = configure({"default": {**settings, "OPTIONS": {"timeout": 0.2}}}).store("default").backend
     opened: list[object] = []
-    event.listen(store._requests.engine, "do_connect", lambda *given: opened.append(given))
+    connected = store._address.dialect.connected
+    monkeypatch.setattr(store._address.dialect, "connected", lambda driver: (opened.append(driver), connected(driver)))
     with somebody_elses(settings) as writer:
         do(writer, "CREATE TABLE another (a INTEGER)")
         keep(writer)

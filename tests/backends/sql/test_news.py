@@ -127,7 +127,7 @@ def test_a_listener_leaves_a_server_that_takes_no_writes_any_more(
     store: Any = pair.registries[1].store("default").backend
     old = store._news._driver
     for lent in store._requests.connections.idle:
-        driver = lent.connection.connection.driver_connection
+        driver = lent.connection
         driver.cursor().execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
     another = Claim("disLock:another", new_token(), LONG)
     assert isinstance(drive(pair.waiter.acquire(another, 0)), Granted)

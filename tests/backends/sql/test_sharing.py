@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web.backends.sql.statement import Statement
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port, limited
 from distlock_web.core.runtime import drive, new_ident, new_token, now
 from distlock_web.web.held_locks import held_locks
@@ -123,7 +123,7 @@ def test_the_dead_are_struck_once_though_nothing_else_is_done(port: Port, asks: 
         assert drive(port.detach(claim(1), "transit", 60)) == "taken"
     verbs: Any = port
     database = verbs._verbs._database
-    assert database.read(text("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
+    assert database.read(Statement("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
 
 
 def test_a_release_that_is_asked_twice_is_one_whoever_has_released_since(port: Port) -> None:
@@ -160,7 +160,7 @@ def test_places_of_the_past_are_forgotten(port: Port, monkeypatch: pytest.Monkey
     time.sleep(0.2)
     verbs._verbs._purge()
     database = verbs._verbs._database
-    assert database.read(text("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
+    assert database.read(Statement("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
