@@ -20,7 +20,7 @@ from .package import use_package
 
 use_package()
 
-from distlock_web import BackendUnavailable, LockBusy, configure, lock  # noqa: E402
+from distlock_web import BackendUnavailable, LeaseLost, LockBusy, configure, lock  # noqa: E402
 from distlock_web.core.backend import LockInfo  # noqa: E402
 from distlock_web.core.errors import DistLockError  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
@@ -29,7 +29,7 @@ from distlock_web.testing.harness import SyncHarness  # noqa: E402
 from distlock_web.testing.history import Event  # noqa: E402
 
 from .judges import Look, violations  # noqa: E402
-from .party import Complaints, Party, Stillness, has  # noqa: E402
+from .party import Complaints, Party, Stillness, has, routes  # noqa: E402
 from .scenarios import SCENARIOS, Scenario  # noqa: E402
 from .steps import Combination, Strike  # noqa: E402
 from .way import Way  # noqa: E402
@@ -40,9 +40,10 @@ from .wire import Network  # noqa: E402
 BESIDE = 0.1
 #: Seconds after which a scenario has hung.
 HUNG = 40.0
-NO_WORD = "a party did not say what it has"
 #: Seconds between two looks at the store.
-LOOK = 0.04
+LOOK = 0.06
+#: How often a combination is run, where the machine stood still or the step did not come.
+TRIES = 4
 #: Seconds that the machine may stand still before a judgement about time is taken back, and the combination run again.
 STILL = 0.05
 
@@ -99,6 +100,7 @@ class Run:
         self.closed: set[str] = set()
         self.still: dict[str, float] = {}
         self.has: dict[str, dict[str, int]] = {}
+        self.has_after: dict[str, dict[str, int]] = {}  #: while the stores are open still
         self.looks: list[Look] = []
 
 
@@ -107,7 +109,6 @@ class Director:
         self.way = way
         self._inbox: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._processes: dict[str, Process] = {}
-        self._clean: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
         self._number = 0
         self._ended_at = now()
         self._heart = Stillness()
@@ -120,42 +121,44 @@ class Director:
 
     # One combination ------------------------------------------------------------------------------------------------
 
-    def run(self, combination: Combination) -> dict[str, Any]:
-        """It, and again where the machine stood still; by JSON."""
-        if combination.step is not None and (combination.mode, combination.scenario) not in self._clean:
-            self._once(Combination(combination.way, combination.mode, combination.scenario))
+    def run(self, combination: Combination, clean: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+        """It, and again where the machine stood still; by JSON. ``clean``: what each process has after the same without
+        a fault."""
         begun, again = now(), list[str]()
-        for _ in range(4):
-            run, strike, still = self._once(combination)
-            wrong = run.wrong + run.slow
-            if combination.step is None and not wrong:
-                run.slow = wrong = [
+        for _ in range(TRIES):
+            run, strike, still = self._once(combination, clean)
+            if combination.step is None:
+                run.slow += [
                     f"{name} did not do its part without a fault: {run.outcomes[name]}"
                     for name, words in run.scenario.clean.items()
                     if run.outcomes[name] != words
                 ]
-            missed = combination.step is not None and not strike.struck
-            if not run.wrong and ((run.slow and still > STILL) or missed):
-                again.append(f"the machine stood still for {still:.2f} s" if run.slow else "the step did not come")
-                continue
-            break
+            if run.wrong:
+                break
+            if run.slow and still > STILL:
+                again.append(f"the machine stood still for {still:.2f} s")
+                run.slow.clear()
+            elif combination.step is not None and not strike.struck:
+                again.append("the step did not come")
+            else:
+                break
         return {
             "combination": str(combination),
-            "wrong": wrong,
+            "wrong": run.wrong + run.slow,
             "struck": strike.struck,
             "seen": [str(step) for step in strike.seen],
             "again": again,
-            "outcomes": run.outcomes,
+            "has": run.has_after,
             "took": now() - begun,
         }
 
-    def _once(self, combination: Combination) -> tuple[Run, Strike, float]:
+    def _once(self, combination: Combination, clean: Any) -> tuple[Run, Strike, float]:
         scenario, way = SCENARIOS[combination.scenario], self.way
         run, strike = Run(scenario), Strike(combination.step, combination.fault, self._stop)
         self._strike = strike
         self._heart.longest = 0.0
         self._number += 1
-        key = f"{combination.scenario}:{self._number}"
+        key = way.key(f"{combination.scenario}:{self._number}")
         way.clear()
         while not self._inbox.empty():
             self._inbox.get()
@@ -167,7 +170,7 @@ class Director:
                 self._listen(run, players, lambda: run.ended == set(players), HUNG, "its parts did not end")
                 self._until(lambda: strike.over, HUNG, run, "the fault did not end")
                 self._free(run, max(strike.until, self._ended_at), key)
-            self._look_at_processes(run, combination, players)
+            self._look_at_processes(run, clean, players)
             self._tell(players, "over", None)
             self._finish(run, players)
             run.wrong += violations(run.told, run.looks)
@@ -194,6 +197,7 @@ class Director:
         way, strike = self.way, self._strike
         entries = {name: way.connect(name, strike) for name in players}
         near = way.near()
+        routes.update(way.routes.get("director", {}))
         configure({"default": near, **({**entries, "near": near} if way.in_threads else {})})
         if way.in_threads:
             for name in players:
@@ -203,7 +207,8 @@ class Director:
         for name, process in players.items():
             process.send({
                 "name": name, "mode": combination.mode, "scenario": combination.scenario, "key": key,
-                "lease": way.lease, "store": entries[name], "near": near, "database": way.database(),
+                "lease": way.lease, "store": entries[name], "near": way.seen_by_parties(), "database": way.database(),
+                "routes": way.routes.get(name, {}),
             })  # fmt: skip
         self._listen(run, players, lambda: run.ready == set(players), HUNG, "a party did not begin")
 
@@ -329,7 +334,7 @@ class Director:
                 asked = now()
                 try:
                     lease = contextvars.Context().run(lock(name, expire=self.way.lease).acquire)
-                except (LockBusy, BackendUnavailable):
+                except (LockBusy, BackendUnavailable, LeaseLost):
                     if now() > give_up:
                         run.slow.append(f"{name} is not free {now() - end:.2f} s after the end")
                         break
@@ -343,26 +348,27 @@ class Director:
                     run.slow.append(f"{name} was free only {asked - end:.2f} s after the end")
                 break
 
-    def _look_at_processes(self, run: Run, combination: Combination, players: Mapping[str, Any]) -> None:
-        """Each has no more of anything than after the same without a fault."""
-        clean = self._clean.get((combination.mode, combination.scenario))
-        give_up = now() + (3.0 if clean is None else 12.0)
+    def _look_at_processes(self, run: Run, clean: Any, players: Mapping[str, Any]) -> None:
+        """Each has nothing postponed any more, and no more of anything than after the same without a fault."""
+        give_up = now() + 12.0
         while True:
-            run.has.clear()
-            if self.way.in_threads:
-                run.has["director"] = has()
-            else:
-                for process in players.values():
-                    process.send({"has": True})
-                self._listen(run, players, lambda: set(run.has) == set(players), HUNG, NO_WORD)
-            rest = [] if clean is None else list(_more(run.has, clean))
-            postponed = [name for name, what in run.has.items() if what["postponed"]]
-            if (not rest and not postponed) or now() > give_up:
+            self._ask(run, players)
+            rest = [] if clean is None else list(_more(run.has, clean, {"sockets": self.way.spare}))
+            rest += [f"{name} has postponed {what['postponed']}" for name, what in run.has.items() if what["postponed"]]
+            if not rest or now() > give_up:
                 break
             time.sleep(0.1)
         run.slow += rest
-        if combination.step is None:
-            self._clean[combination.mode, combination.scenario] = dict(run.has)
+        run.has_after = dict(run.has)
+
+    def _ask(self, run: Run, players: Mapping[str, Any]) -> None:
+        run.has.clear()
+        if self.way.in_threads:
+            run.has["director"] = has()
+            return
+        for process in players.values():
+            process.send({"has": True})
+        self._listen(run, players, lambda: set(run.has) == set(players), HUNG, "a party did not say what it has")
 
     def _finish(self, run: Run, players: Mapping[str, Any]) -> None:
         """When the stores are closed nothing is left of them."""
@@ -375,11 +381,8 @@ class Director:
         nothing = {name: {"threads": 0, "sockets": 0, "postponed": 0} for name in players}
         give_up = now() + 20.0
         while True:
-            run.has.clear()
-            for process in players.values():
-                process.send({"has": True})
-            self._listen(run, players, lambda: set(run.has) == set(players), HUNG, NO_WORD)
-            rest = list(_more(run.has, nothing))
+            self._ask(run, players)
+            rest = list(_more(run.has, nothing, {}))
             if not rest or now() > give_up:
                 break
             time.sleep(0.1)
@@ -390,10 +393,12 @@ def _named(line: LockInfo, prefix: str) -> LockInfo:
     return replace(line, name=line.name.removeprefix(prefix))
 
 
-def _more(has: Mapping[str, Mapping[str, int]], clean: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+def _more(
+    has: Mapping[str, Mapping[str, int]], clean: Mapping[str, Mapping[str, int]], spare: Mapping[str, int]
+) -> Iterator[str]:
     for name, what in has.items():
         for of, count in what.items():
-            if count > clean[name][of]:
+            if count > clean[name][of] + spare.get(of, 0):
                 yield f"{name} has {count} {of}, and {clean[name][of]} without the fault"
 
 
@@ -406,7 +411,9 @@ def main() -> None:
         try:
             print(json.dumps({"ready": True}), file=out, flush=True)
             for line in sys.stdin:
-                print(json.dumps(director.run(Combination.read(line.strip()))), file=out, flush=True)
+                order = json.loads(line)
+                found = director.run(Combination.read(order["combination"]), order["clean"])
+                print(json.dumps(found), file=out, flush=True)
         finally:
             director.close()
     os._exit(0)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -66,6 +67,8 @@ class Party:
         self._store = store
         self._say = say
         self._told: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._wakers: set[Callable[[], None]] = set()
         self._ended: set[str] = set()
         self.harness: Harness = HARNESSES[mode](registry().store(store))
         self._near: Harness = HARNESSES[mode](registry().store("near"))
@@ -74,9 +77,14 @@ class Party:
     # What the others say ------------------------------------------------------------------------------------------
 
     def hear(self, word: str, value: Any = None) -> None:
-        if word.startswith("ended:"):
-            self._ended.add(word.removeprefix("ended:"))
-        self._told[word] = value
+        with self._changed:
+            if word.startswith("ended:"):
+                self._ended.add(word.removeprefix("ended:"))
+            self._told[word] = value
+            self._changed.notify_all()
+            wakers = list(self._wakers)
+        for wake in wakers:
+            wake()
 
     def tell(self, word: str, value: Any = None) -> None:
         """The others, and oneself."""
@@ -85,10 +93,30 @@ class Party:
 
     async def until(self, word: str, of: str = "") -> Any:
         """What was told with it. None where nobody will: too late, or ``of`` has ended."""
-        give_up = now() + PATIENCE * self.lease
-        while word not in self._told and now() < give_up and of not in self._ended:
-            await self.harness.sleep(0.005)
+        await self._hears(lambda: word in self._told or of in self._ended, PATIENCE * self.lease)
         return self._told.get(word)
+
+    async def _hears(self, what: Callable[[], bool], patience: float) -> None:
+        """Until it is so, by what the others say."""
+        if self.mode == "threads":
+            with self._changed:
+                self._changed.wait_for(what, patience)
+            return
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(event.set)
+
+        self._wakers.add(wake)
+        try:
+            async with asyncio.timeout(patience):
+                while not what():
+                    await event.wait()
+                    event.clear()
+        except TimeoutError:
+            pass
+        finally:
+            self._wakers.discard(wake)
 
     async def waiting(self, count: int = 1, of: str = "", key: str = "") -> None:
         """Until so many wait for the lock, or ``of``, who was to wait, has ended. Asked past the fault."""
@@ -97,7 +125,7 @@ class Party:
             line = await self._near.line(name)
             if line is not None and line.waiters >= count:
                 return
-            await self.harness.sleep(0.01)
+            await self.harness.sleep(0.015)
 
     async def shown(self, key: str = "") -> LockInfo | None:
         """What the store shows of the lock, asked past the fault."""
@@ -283,8 +311,7 @@ class Party:
         except Exception as error:
             self._say({"wrong": f"{self.name}: {type(error).__name__}: {error}"})
         self._say({"tell": f"ended:{self.name}", "value": None})
-        while "over" not in self._told:
-            await self.harness.sleep(0.01)
+        await self._hears(lambda: "over" in self._told, 120.0)
 
 
 # What a process has -------------------------------------------------------------------------------------------------
@@ -338,13 +365,18 @@ class Complaints(logging.Handler):
             self._say_it(f"the thread {name} ended: {args.exc_type.__name__}: {args.exc_value}")
 
         threading.excepthook = ended
-        sys.unraisablehook = lambda args: self._say_it(f"unraisable: {args.exc_value!r} in {args.object!r}")
+
+        def unraisable(args: sys.UnraisableHookArgs) -> None:
+            if not isinstance(args.exc_value, Interrupted):  # the signal came while garbage was collected
+                self._say_it(f"unraisable: {args.exc_value!r} in {args.object!r}")
+
+        sys.unraisablehook = unraisable
 
 
 class Stillness(threading.Thread):
     """How long at most it did not run though it should have: the machine was busy, or the process was stopped."""
 
-    BEAT = 0.05
+    BEAT = 0.08
 
     def __init__(self) -> None:
         super().__init__(name="faults-heart", daemon=True)
@@ -355,6 +387,20 @@ class Stillness(threading.Thread):
             begun = now()
             time.sleep(self.BEAT)
             self.longest = max(self.longest, now() - begun - self.BEAT)
+
+
+#: Where the name of a host leads in this process: where all name a server alike, and have ways of their own there.
+routes: dict[str, int] = {}
+_getaddrinfo = socket.getaddrinfo
+
+
+def _routed(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+    if host in routes:
+        host, port = "127.0.0.1", routes[host]
+    return _getaddrinfo(host, port, *args, **kwargs)
+
+
+socket.getaddrinfo = _routed
 
 
 def main() -> None:
@@ -401,6 +447,7 @@ def main() -> None:
             say({"closed": True})
             continue
         heart.longest = 0.0
+        routes.update(order["routes"])
         configure({"default": order["store"], "near": order["near"]})
         party = Party(order["name"], order["mode"], "default", order["key"], order["lease"], say, order["database"])
         playing[:] = [party]

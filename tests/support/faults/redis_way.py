@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from urllib.parse import urlencode
+from zlib import crc32
 
 import redis
 
@@ -40,6 +43,7 @@ def _sha(script: scripts.Script) -> bytes:
 
 
 KNOWN = _known()
+SOURCES = [key.decode() for key in KNOWN if len(key) != 40]
 
 
 class Resp:
@@ -103,11 +107,19 @@ def _words(whole: bytes) -> list[bytes]:
     return words
 
 
+#: What opens a connection, or makes it known where a server is: of these the first of a party.
+OPENING = ("setinfo", "hello", "slots", "myid", "master-addr-by-name", "numsub", "publish")
+
+
 class RedisWay(Way):
     name = "redis"
     backend = "redis"
     example: ClassVar[Mapping[str, Any]] = {"LOCATION": "redis://127.0.0.1:1/0"}
     servers: list[RedisServer]
+
+    @classmethod
+    def of_a_kind(cls, kind: str) -> int:
+        return 1 if kind.endswith(OPENING) else 3
 
     def options(self) -> dict[str, Any]:
         return {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
@@ -122,6 +134,9 @@ class RedisWay(Way):
             self._stack.enter_context(redis.Redis.from_url(server.url, decode_responses=True))
             for server in self.servers
         ]
+        for client in self.clients:  # or the first run of a director would send other messages than the next
+            for source in SOURCES:
+                client.script_load(source)
         return self
 
     def __exit__(
@@ -155,6 +170,10 @@ class SentinelWay(RedisWay):
 
     name = "sentinel"
 
+    @classmethod
+    def of_a_kind(cls, kind: str) -> int:
+        return 1  # the rest is as on one Redis
+
     def connect(self, party: str, strike: Strike) -> dict[str, Any]:
         master = self.wire(party, strike, self.servers[0].port, Resp)
         sentinel = self._sentinels.enter_context(FakeSentinel(master.port))
@@ -172,6 +191,11 @@ class SentinelWay(RedisWay):
 
 class ClusterWay(RedisWay):
     name = "cluster"
+    spare = MASTERS
+
+    @classmethod
+    def of_a_kind(cls, kind: str) -> int:
+        return min(2, super().of_a_kind(kind))
 
     def make(self, stack: ExitStack) -> list[RedisServer]:
         nodes = [stack.enter_context(ClusterNode()) for _ in range(MASTERS)]
@@ -203,16 +227,34 @@ class RedlockWay(RedisWay):
     backend = "redlock"
     example: ClassVar[Mapping[str, Any]] = {"LOCATION": "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0"}
     NODES: ClassVar[int] = 3
+    spare = NODES
+
+    @classmethod
+    def of_a_kind(cls, kind: str) -> int:
+        """Of the nodes the one that is asked first, and one of the others."""
+        return 0 if kind.lstrip("<").startswith("2-") else min(2, super().of_a_kind(kind))
 
     def make(self, stack: ExitStack) -> list[RedisServer]:
         return [stack.enter_context(RedisServer()) for _ in range(self.NODES)]
 
     def near(self) -> dict[str, Any]:
+        self.routes["director"] = {f"node{number}": server.port for number, server in enumerate(self.servers)}
+        return {"LOCATION": self._named()}
+
+    def seen_by_parties(self) -> dict[str, Any]:
         return {"LOCATION": redlock_url(self.servers)}
 
+    def key(self, key: str) -> str:
+        """The first node is asked first."""
+        return next(f"{key}:{n}" for n in count() if crc32(f"disLock:{key}:{n}".encode()) % self.NODES == 0)
+
     def connect(self, party: str, strike: Strike) -> dict[str, Any]:
-        wires = [
-            self.wire(party, strike, server.port, Resp, front=f"{number}-")
+        self.routes[party] = {
+            f"node{number}": self.wire(party, strike, server.port, Resp, front=f"{number}-").port
             for number, server in enumerate(self.servers)
-        ]
-        return {"LOCATION": redlock_url(wires, **self.options())}  # type: ignore[arg-type]
+        }
+        return {"LOCATION": self._named(**self.options())}
+
+    def _named(self, **options: Any) -> str:
+        nodes = ",".join(f"node{number}" for number in range(self.NODES))
+        return f"redlock://{nodes}/0?{urlencode({'restart_delay': 0, **options})}"

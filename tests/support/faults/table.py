@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distlock_web.core.registry import Store
@@ -24,7 +24,7 @@ from .way import Way
 from .ways import WAYS, way_of
 
 #: Directors side by side: they mostly sleep.
-JOBS = 12
+JOBS = 16
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Found:
     seen: Sequence[str]
     struck: bool
     again: Sequence[str]
+    has: Mapping[str, Mapping[str, int]]
     took: float
 
 
@@ -84,12 +85,12 @@ class _Director:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def run(self, combination: Combination) -> Found:
+    def run(self, combination: Combination, clean: Mapping[str, Any] | None) -> Found:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{combination}\n")
+        self._process.stdin.write(json.dumps({"combination": str(combination), "clean": clean}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
-        return Found(combination, *(answer[name] for name in ("wrong", "seen", "struck", "again", "took")))
+        return Found(combination, *(answer[name] for name in ("wrong", "seen", "struck", "again", "has", "took")))
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -126,7 +127,7 @@ def combinations(way: type[Way], mode: str, scenario: str, seen: Iterable[str]) 
     """Every fault at each message of a clean run."""
     found = []
     for step in map(Step.read, seen):
-        if step.kind.lstrip("<") in way.not_tried:
+        if step.number > way.of_a_kind(step.kind):
             continue
         for fault in OF_PUSHED if step.pushed else Fault:
             found.append(Combination(way.name, mode, scenario, step, fault))
@@ -149,6 +150,7 @@ def try_way(
         free: queue.SimpleQueue[_Director] = queue.SimpleQueue()
         directors: list[_Director] = []
         broken: list[BaseException] = []
+        has: dict[tuple[str, str], Mapping[str, Any]] = {}  # after the clean runs
 
         def run_all(work: Sequence[Combination], after: Callable[[Found], None]) -> None:
             left, done, turn = list(reversed(work)), 0, threading.Lock()
@@ -165,7 +167,7 @@ def try_way(
                         if not left or broken:
                             break
                         combination = left.pop()
-                    found = director.run(combination)
+                    found = director.run(combination, has.get((combination.mode, combination.scenario)))
                     with turn:
                         done += 1
                         tried.found.append(found)
@@ -193,6 +195,7 @@ def try_way(
             def enumerate_steps(found: Found) -> None:
                 if not found.wrong:
                     mode, scenario = found.combination.mode, found.combination.scenario
+                    has[mode, scenario] = found.has
                     work.extend(filter(only, combinations(way, mode, scenario, found.seen)))
 
             clean = [Combination(name, mode, scenario) for mode, scenario in scenarios_of(way)]
@@ -214,6 +217,7 @@ def try_one(combination: Combination, package: str | None = None) -> Found:
     with way.serve() as shared:
         director = _Director(combination.way, shared, package)
         try:
-            return director.run(combination)
+            clean = director.run(replace(combination, step=None, fault=None), None)
+            return director.run(combination, clean.has) if combination.step and not clean.wrong else clean
         finally:
             director.close()

@@ -48,15 +48,17 @@ class Way:
     lease: ClassVar[float] = 0.6  #: seconds of a usual lease
     timeout: ClassVar[float] = 0.2  #: seconds that an answer is waited for
     in_threads: ClassVar[bool] = False
+    #: Connections that a process keeps open for later, and has after a fault only: what was postponed is done on them.
+    spare: ClassVar[int] = 1
     #: Scenarios that this store is not tried with, and why; beside those that need what it cannot do.
     without: ClassVar[Mapping[str, str]] = {}
-    #: Kinds of messages that are not tried, and why.
-    not_tried: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, network: Network, shared: Mapping[str, Any]) -> None:
         self.network = network
         self.shared = shared  #: what ``serve`` has given
         self.wires: list[Wire] = []
+        #: Where names of hosts lead, by party and of the ``director``: where all have to name the servers alike.
+        self.routes: dict[str, dict[str, int]] = {}
 
     @classmethod
     @contextmanager
@@ -76,6 +78,19 @@ class Way:
     def near(self) -> dict[str, Any]:
         """The entry of ``DISTLOCK`` past all faults."""
         raise NotImplementedError
+
+    def seen_by_parties(self) -> dict[str, Any]:
+        """The same for a party, which only looks who holds and who waits."""
+        return self.near()
+
+    def key(self, key: str) -> str:
+        """A key that begins so: where it matters which server is asked first, always the same one."""
+        return key
+
+    @classmethod
+    def of_a_kind(cls, kind: str) -> int:
+        """So many messages of this kind are tried of each party in a scenario: a renewal is like the one before."""
+        return 3
 
     def connect(self, party: str, strike: Strike) -> dict[str, Any]:
         """The entry of ``DISTLOCK`` of this party; ``self.wire`` makes what is in it."""
