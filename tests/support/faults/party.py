@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ use_package()
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, configure, lock, once  # noqa: E402
 from distlock_web.core.backend import LockInfo  # noqa: E402
 from distlock_web.core.outage import Outage  # noqa: E402
+from distlock_web.core.pool import Pool  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
 from distlock_web.core.runtime import now  # noqa: E402
 from distlock_web.locks.lease import scope_of  # noqa: E402
@@ -317,28 +319,39 @@ class Party:
 # What a process has -------------------------------------------------------------------------------------------------
 
 _outages: WeakSet[Outage] = WeakSet()
-_init = Outage.__init__
+_pools: WeakSet[Pool[Any]] = WeakSet()
 
 
-def _remember(self: Outage, *args: Any) -> None:
-    _init(self, *args)
-    _outages.add(self)
+def _remember(of: type, those: WeakSet[Any]) -> None:
+    init: Any = of.__init__  # type: ignore[misc]
+
+    def begin(self: object, *args: Any) -> None:
+        init(self, *args)
+        those.add(self)
+
+    of.__init__ = begin  # type: ignore[misc]
 
 
-Outage.__init__ = _remember  # type: ignore[method-assign, assignment]
+_remember(Outage, _outages)
+_remember(Pool, _pools)
+
+#: Of these a process has as many as it once needed at a time: the watchdog's is not a store's, the others are a pool.
+_KEPT = re.compile("distlock-watchdog$|distlock-[a-z]+-(acquire|hold)_")
+
+
+def _is_counted(thread: str) -> bool:
+    return thread.startswith(("distlock", "asyncio_")) and not _KEPT.match(thread)
 
 
 def has() -> dict[str, int]:
-    """What a process has of threads, sockets, and calls that were postponed."""
-    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith(("distlock", "asyncio_"))]
+    """What a process has of threads, sockets, and calls that were postponed; idle connections of a pool are spare."""
     sockets = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             sockets += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
     return {
-        # That of the process, and not of a store, lingers.
-        "threads": sum(name != "distlock-watchdog" for name in threads),
-        "sockets": sockets,
+        "threads": sum(_is_counted(thread.name) for thread in threading.enumerate()),
+        "sockets": sockets - sum(len(pool.idle) for pool in list(_pools)),
         "postponed": sum(len(outage._postponed) for outage in list(_outages)),
     }
 

@@ -130,7 +130,8 @@ def combinations(way: type[Way], mode: str, scenario: str, seen: Iterable[str]) 
         if step.number > way.of_a_kind(step.kind):
             continue
         for fault in OF_PUSHED if step.pushed else Fault:
-            found.append(Combination(way.name, mode, scenario, step, fault))
+            if fault not in way.not_tried_faults:
+                found.append(Combination(way.name, mode, scenario, step, fault))
     return found
 
 

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Self
 
 from distlock_web.core.registry import Store
 
-from .steps import Strike
+from .steps import Fault, Strike
 from .wire import Network, Wire
 
 
@@ -52,6 +52,8 @@ class Way:
     spare: ClassVar[int] = 1
     #: Scenarios that this store is not tried with, and why; beside those that need what it cannot do.
     without: ClassVar[Mapping[str, str]] = {}
+    #: Faults that cannot happen on the way to this store, and why.
+    not_tried_faults: ClassVar[Mapping[Fault, str]] = {}
 
     def __init__(self, network: Network, shared: Mapping[str, Any]) -> None:
         self.network = network

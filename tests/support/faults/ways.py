@@ -12,6 +12,11 @@ WAYS = {
     "sentinel": ("redis_way", "SentinelWay"),
     "cluster": ("redis_way", "ClusterWay"),
     "redlock": ("redis_way", "RedlockWay"),
+    "postgres": ("sql_way", "PostgresWay"),
+    "mariadb": ("sql_way", "MariaDBWay"),
+    "sqlite": ("sql_way", "SQLiteWay"),
+    "zookeeper": ("zookeeper_way", "ZooKeeperWay"),
+    "memory": ("memory_way", "MemoryWay"),
 }
 
 

@@ -14,7 +14,7 @@ from .steps import Fault, Strike
 
 
 class Message(NamedTuple):
-    kind: str
+    kind: str  #: empty: it is not counted, such as a heartbeat
     data: bytes
     #: Of what a client sends: whether the server answers. Of what a server sends: whether that answers a request.
     answered: bool = True
@@ -133,7 +133,7 @@ class _Connection:
         wire = self._wire
         while data := await reader.read(65536):
             for message in self._dialect.requests(data):
-                fault = wire.strike.meets(wire.party, wire.front + message.kind)
+                fault = wire.strike.meets(wire.party, wire.front + message.kind) if message.kind else None
                 if fault is Fault.REQUEST_LOST:
                     self.deaf = True
                 if self.deaf:
@@ -142,7 +142,7 @@ class _Connection:
                     self.broken = True
                     return
                 if fault in wire.held:
-                    await asyncio.sleep(wire.held[fault])
+                    await self._hold(fault)
                 if message.answered:
                     self._pending.append(fault)
                 self._server.write(message.data)
@@ -157,6 +157,14 @@ class _Connection:
                     await asyncio.sleep(0.05)
                     self.broken = True
                     return
+
+    async def _hold(self, fault: Fault) -> None:
+        """What is late waits here. Where the server ends the connection meanwhile it arrives nowhere, and never."""
+        try:
+            await asyncio.sleep(self._wire.held[fault])
+        except asyncio.CancelledError:
+            self._wire.strike.end()
+            raise
 
     async def answers(self, reader: asyncio.StreamReader) -> None:
         wire, first = self._wire, True
@@ -178,7 +186,7 @@ class _Connection:
                     self.broken = True
                     return
                 if fault in wire.held:
-                    await asyncio.sleep(wire.held[fault])
+                    await self._hold(fault)
                 if not self._mute:
                     self._client.write(message.data if wire.alter is None else wire.alter(message.data))
                 if fault in wire.held:
