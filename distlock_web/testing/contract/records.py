@@ -74,6 +74,7 @@ class RecordCases(Cases):
         assert await harness.port.inspect() == []
         assert await done(harness) == names[::-1]
         assert await done(harness, 2) == names[:0:-1]
+        assert await done(harness, 1) == names[:1:-1]
 
     @needs("records")
     @case

@@ -179,6 +179,18 @@ MUTANTS: dict[str, Mutant] = {
         "                self._hand_over(lock)  # those behind",
         "                pass  # those behind",
     ),
+    "a node votes for everybody": Mutant(
+        "redlock-1",
+        "backends/redlock/scripts/vote.lua",
+        "if lock and lock.state ~= 'revoked' and not ours then",
+        "if false then",
+    ),
+    "a cancel takes the lock from whoever has it": Mutant(
+        "redis-0", f"{_SCRIPTS}/cancel.lua", "lock and lock.token == token and (", "lock and ("
+    ),
+    "the limit of those that have the lock does not count in Redis": Mutant(
+        "redis-shared-1", f"{_SCRIPTS}/_sharing.lua", "and math.min(one, other) or 1", "and math.max(one, other) or 1"
+    ),
     "a lease in hand is entered by another acquire": Mutant(
         "memory-nested-0", "locks/engine.py", "    if scope.in_block:\n        return None\n", "    return None\n"
     ),
