@@ -27,8 +27,9 @@ from ..web.printable import printable
 from ..web.release_pages import choose, list_url, release, release_context
 from ..web.texts import _
 from .models import HeldLock
+from .save_once import SaveOnceMixin
 
-__all__ = ["HeldLock", "HeldLockAdmin"]
+__all__ = ["HeldLock", "HeldLockAdmin", "SaveOnceMixin"]
 
 LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
 

@@ -54,7 +54,7 @@ async def asked(args: tuple[object, ...], request: Any, *, asynchronous: bool) -
 
 def _digest(request: Any, wrapper: Any, user: Any) -> str:
     where = (str(request.method), _host(request), request.get_full_path(), str(request.content_type))
-    return digest_of(*_who(request, wrapper, user), *where, *_body(request, wrapper))
+    return digest_of(*who(request, wrapper, user), *where, *_body(request, wrapper))
 
 
 def _host(request: HttpRequest) -> str:
@@ -66,7 +66,7 @@ def _host(request: HttpRequest) -> str:
         return json.dumps([request.headers.get(name) for name in ("Host", "X-Forwarded-Host")])
 
 
-def _who(request: HttpRequest, wrapper: Any, user: Any) -> Iterator[str]:
+def who(request: HttpRequest, wrapper: Any, user: Any) -> Iterator[str]:
     # Not `is None`: a lazy object may stand for None.
     if not isinstance(user, type(None)) and getattr(user, "is_authenticated", True):
         known = hasattr(user, "is_authenticated")
@@ -118,7 +118,7 @@ def _form(request: Any, wrapper: Any) -> Iterator[str] | None:
         # As somebody has parsed it before: of another method than POST, too, as a middleware of Ninja's does.
         if not request._post and not request._files and not _is_void(request):
             raise emptied(_HOW)
-        return _said(request._post, request._files)
+        return said(request._post, request._files)
     if not _is_parsed(request, wrapper):
         return None
     if was_read:
@@ -132,7 +132,7 @@ def _form(request: Any, wrapper: Any) -> Iterator[str] | None:
         return None  # a view that does not read it as a form has no limit
     if isinstance(stream := vars(wrapper).get("_stream"), BytesIO):
         stream.seek(0)  # REST framework's, for the view
-    return _said(fields, files) if fields or files or _is_void(request) else None
+    return said(fields, files) if fields or files or _is_void(request) else None
 
 
 def _is_parsed(request: Any, wrapper: Any) -> bool:
@@ -157,7 +157,7 @@ def _is_void(request: Any) -> bool:
     return was_sent_empty(_length(request), request.content_type, request.content_params.get("boundary", ""))
 
 
-def _said(fields: Any, files: Any) -> Iterator[str]:
+def said(fields: Any, files: Any) -> Iterator[str]:
     if not (isinstance(fields, MultiValueDict) and isinstance(files, MultiValueDict)):
         return data_parts([_plain(fields), _plain(files)])  # as a parser of the project's own has it
     found = [

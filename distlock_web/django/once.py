@@ -105,14 +105,14 @@ def replay(kept: Mapping[str, Any], request: HttpRequest, *, is_marked: bool) ->
     if is_marked:
         setattr(request, REPLAYS, True)
     if "value" not in kept:
-        return Answer(_response(kept, request))
+        return Answer(response_of(kept, request))
     value = unpack(kept["value"])
     if "is_data" in kept:
         return Answer(_with_data(kept, *value))
     return Answer(_status_class()(kept["status"], value) if "is_status" in kept else value)
 
 
-def _response(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
+def response_of(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
     made = once.replay(kept)
     response = HttpResponse(made.body, status=made.status, headers=dict(made.headers))
     if all(name.lower() != "content-type" for name, _ in made.headers):

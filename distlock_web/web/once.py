@@ -185,6 +185,6 @@ def replay(kept: Mapping[str, Any]) -> Replay:
 # Forms ----------------------------------------------------------------------------------------------------------------
 
 
-def hidden_field() -> str:
+def hidden_field(name: str = FIELD) -> str:
     """A hidden field with a value that no other rendered form has: HTML, which a template must not escape."""
-    return f'<input type="hidden" name="{html.escape(FIELD)}" value="{secrets.token_urlsafe(16)}">'
+    return f'<input type="hidden" name="{html.escape(name)}" value="{secrets.token_urlsafe(16)}">'
