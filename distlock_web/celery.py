@@ -2,12 +2,15 @@
 
 ``on_busy="retry"``: a task that finds its lock taken is sent again, for when the lock may be free.
 ``unique(task).delay(...)``: the lock of the run is taken where the task is sent, and travels with the message.
+``unique(task, again=True).delay(...)``: a second lock does, the one of the place in the queue. It is free when the run
+begins, so that what is sent from then on is one more run.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -17,17 +20,18 @@ from celery.exceptions import Ignore, Retry
 from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from .core.config import Duration, check_seconds
-from .core.errors import ConfigurationError, DistLockError, LockBusy, NotHeld
-from .core.runtime import DICE, TASKS, THREADS, drive, refuse_in_event_loop
-from .locks import chain, ending, engine
+from .core.backend import retry_once
+from .core.config import Duration, check_flag, check_seconds
+from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy, NotHeld
+from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
+from .locks import chain, ending, engine, events
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease, scope_of
-from .locks.lock import attach
+from .locks.lock import aattach, attach
 from .locks.once import Once
-from .locks.scope import Scope
+from .locks.scope import Scope, Spec
 from .locks.transfer import Ticket
 
 __all__ = ["Unique", "unique"]
@@ -45,16 +49,23 @@ JITTER = 0.25
 #: task stays as it is, and no monitor shows the ticket.
 _HEADER = "distlock"
 
+#: Of ``again=True``, what the names of the place in the queue begin with, after the prefix.
+_QUEUED = "again:"
+#: Seconds that a run may take from its lock to the freeing of its place. A worker that is killed in between holds up
+#: the next sender for so long.
+_BEGINNING = 5.0
+
 
 class Unique:
     """A task that is sent only if it is neither queued nor running: made by :func:`unique`."""
 
-    def __init__(self, task: Any, transit: float) -> None:
+    def __init__(self, task: Any, transit: float, again: bool) -> None:
         self._task = task
         self._transit = transit
+        self._again = again
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Send the task with these arguments. Its ``AsyncResult``, or None if it is queued or running."""
+        """Send the task with these arguments. Its ``AsyncResult``, or None if it is not sent."""
         return self.apply_async(args, kwargs)
 
     def apply_async(
@@ -67,8 +78,12 @@ class Unique:
         """
         refuse_in_event_loop("`await asyncio.to_thread(unique(task).delay, ...)`")
         args, kwargs = tuple(args or ()), dict(kwargs or {})
-        lease = self._take(args, kwargs)
+        scope = self._scope(args, kwargs)
+        lease = self._take_place(scope) if self._again else self._take(scope)
         if lease is None:
+            claimant = scope.claimant()
+            for name in scope.spec.names:
+                events.publish("unsent", scope.spec.store.alias, name, scope.spec.template, claimant=claimant)
             return None
         ticket = None
         try:
@@ -77,21 +92,28 @@ class Unique:
                     return self._task.apply_async(args, kwargs, **options)
                 wait = options.get("countdown") or _seconds_until(self._task.app, options.get("eta"))
                 ticket = lease.detach(self._transit + wait)
-            headers = {**(options.pop("headers", None) or {}), _HEADER: (ticket, self._transit)}
+            headers = {**(options.pop("headers", None) or {}), _HEADER: (ticket, self._transit, self._again)}
             return self._task.apply_async(args, kwargs, headers=headers, **options)
         except BaseException:  # a message that was sent all the same takes the lock when it runs
             if ticket is not None:
                 _give_back(ticket)
             raise
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease | None:
-        """The lock of the run; None if somebody has it, be it the running task itself."""
+    def _scope(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        """What is taken here: the lock of the run, or its place in the queue."""
         locked = _locked(self._task)
         # The options are those of the run. Here nothing waits, nothing is released, and all is over in a moment.
         runtime = TASKS if locked.asynchronous else THREADS
         spec = drive(locked.spec(runtime, _with_self(self._task, args), kwargs))
+        if self._again:
+            spec = _place(spec)
         scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS, in_block=False)
         scope.warned = True
+        return scope
+
+    def _take(self, scope: Scope) -> Lease | None:
+        """The lock of the run; None if somebody has it, be it the running task itself."""
+        locked, spec = _locked(self._task), scope.spec
         running = current_task._get_current_object()
         try:
             if (
@@ -106,8 +128,36 @@ class Unique:
             logger.info("%s is not sent, for it is queued or running. %s", self._task.name, busy, extra=fields)
             return None
 
+    def _take_place(self, scope: Scope) -> Lease | None:
+        """The place in the queue; None if a run is queued that has not begun: it will see what was done before this.
 
-def unique(task: Any, *, transit: Duration = "1h") -> Unique:
+        Who has it in his hands is just sending it, or begins: over in a moment, or he has died, and nobody runs.
+        """
+        locked, spec = _locked(self._task), scope.spec
+        until = now() + spec.expire + _BEGINNING
+        while True:
+            try:
+                return Lease(drive(locked.acquire(Scope(spec, THREADS, in_block=False))))
+            except LockBusy as busy:
+                held = drive(retry_once(spec.store.listing_port(THREADS).inspect, spec.names))
+                if any(lock.state == "transit" for lock in held):
+                    fields = scope.log_fields("unsent")
+                    logger.info("%s is not sent, for it is queued. %s", self._task.name, busy, extra=fields)
+                    return None
+                if now() > until:
+                    raise
+                time.sleep(DICE.uniform(0.005, 0.02))
+
+
+def _place(spec: Spec) -> Spec:
+    """Of the lock of a run, its place in the queue: one, however many may run."""
+    if len(spec.names) > 1:  # with other names beside one of these it is another run, which would not see the change
+        raise ConfigurationError(f"unique(again=True) needs one key, and {spec.function} has {len(spec.names)}.")
+    names = tuple(f"{spec.prefix}{_QUEUED}{name.removeprefix(spec.prefix)}" for name in spec.names)
+    return spec._replace(names=names, limit=1, max_waiters=None, renew=False)
+
+
+def unique(task: Any, *, transit: Duration = "1h", again: bool = False) -> Unique:
     """Send a task of Celery only if it is neither queued nor running: ``unique(report).delay("May")``, or None.
 
     The task has ``@distributed_lockable(...)`` below what makes a task of it: the key says what is the same task. Its
@@ -118,10 +168,13 @@ def unique(task: Any, *, transit: Duration = "1h") -> Unique:
     begins later has to take it anew: another one may have been sent meanwhile, but no two run at one time. A message
     that gets lost blocks the next one until then.
 
+    ``again``: send it also if it is running, once. None says that a run is queued that has not begun, which sees
+    whatever was done before the call. It begins when the running one has ended, whatever ``on_busy`` says.
+
     Raises ``ConfigurationError`` for what is no such task.
     """
     _locked(task)
-    return Unique(task, check_seconds(transit, "transit"))
+    return Unique(task, check_seconds(transit, "transit"), check_flag(again, "again"))
 
 
 def _locked(task: Any) -> LockedFunction:
@@ -162,17 +215,31 @@ def _give_back(ticket: str) -> None:
         logger.warning(text, error, extra=_fields(error))
 
 
+async def _free_place(ticket: str, scope: Scope) -> None:
+    """Raises ``BackendUnavailable``: nothing could be sent until its transit is over, and this run would miss it."""
+    try:
+        if scope.runtime is TASKS:
+            await ending.end(scope_of(await aattach(ticket, expire=_BEGINNING)), Ignore())
+        else:
+            ending.end_now(scope_of(attach(ticket, expire=_BEGINNING)), Ignore())
+    except NotHeld:  # the message was delivered twice, or is late
+        pass
+
+
 def _fields(error: DistLockError) -> Mapping[str, object]:
     """For a log record: what the error knows of its lock."""
     return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
 
 
-def _header(request: Any) -> tuple[str | None, float]:
-    """The ticket that a message came with, and its transit. An eager task has it in its ``headers`` alone."""
+def _header(request: Any) -> tuple[str | None, float, bool]:
+    """The ticket that a message came with, its transit, and whether it is that of a place in the queue.
+
+    An eager task has it in its ``headers`` alone.
+    """
     match request.get(_HEADER) or (request.headers or {}).get(_HEADER):
-        case str(ticket), int() | float() as transit:
-            return ticket, transit
-    return None, 0.0  # there is none, or another program's
+        case str() | None as ticket, int() | float() as transit, bool() as again:
+            return ticket, transit, again
+    return None, 0.0, False  # there is none, or another program's
 
 
 class CeleryTasks(Integration):
@@ -192,7 +259,7 @@ class Run:
 
     def __init__(self, task: Any) -> None:
         self._task = task
-        self._ticket, self._transit = _header(task.request)
+        self._ticket, self._transit, self._again = _header(task.request)
         self._scope: Scope | None = None
 
     @classmethod
@@ -210,7 +277,11 @@ class Run:
         Where it is gone, for the message was delivered twice or is late, the function takes its lock itself, or is
         refused. Not at the beginning of the task: a Flask app's context, which says where its locks are, begins later.
         """
-        if self._ticket is None or getattr(self._task.run, "__distlock__", None) is not locked:
+        if getattr(self._task.run, "__distlock__", None) is not locked:
+            return scope
+        if self._again:
+            return await self._begin_queued(scope)
+        if self._ticket is None:
             return scope
         try:
             ticket = Ticket.loads(self._ticket)
@@ -223,6 +294,20 @@ class Run:
             self._ticket = None
             return Scope(scope.spec, scope.runtime)
         self._scope, self._ticket = scope, None
+        return scope
+
+    async def _begin_queued(self, scope: Scope) -> Scope:
+        """Take the lock of the run, and free its place in the queue: what is sent from now on is one more run.
+
+        Where either cannot be done, it stays queued: somebody was told that it will run.
+        """
+        try:
+            await engine.acquire(scope)
+            if self._ticket is not None:
+                await _free_place(self._ticket, scope)
+                self._ticket = None
+        except (LockBusy, BackendUnavailable) as error:
+            raise self.retry(error) from None
         return scope
 
     def keeps(self, scope: Scope) -> bool:
@@ -243,8 +328,8 @@ class Run:
             except DistLockError as error:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"
                 logger.warning(text, self._task.name, error, extra=_fields(error))
-        if self._ticket is not None:
-            headers[_HEADER] = self._ticket, self._transit
+        if self._ticket is not None or self._again:
+            headers[_HEADER] = self._ticket, self._transit, self._again
 
     def handed_on(self) -> None:
         """The message was sent: the lock is the next run's."""
@@ -257,12 +342,13 @@ class Run:
         if self._ticket is not None:
             _give_back(self._ticket)
 
-    def retry(self, error: LockBusy) -> Exception:
+    def retry(self, error: LockBusy | BackendUnavailable) -> Exception:
         """Not ``task.retry``, which counts: waiting for a lock is no failure, and leaves ``max_retries`` to those."""
         request = self._task.request
         if request.called_directly or request.is_eager:  # nobody would send it, or it would come back at once
             return error
-        soonest = min(max(error.estimate, MIN_COUNTDOWN), MAX_COUNTDOWN)
+        estimate = error.estimate if isinstance(error, LockBusy) else MIN_COUNTDOWN
+        soonest = min(max(estimate, MIN_COUNTDOWN), MAX_COUNTDOWN)
         countdown = soonest * DICE.uniform(1, 1 + JITTER)
         again = self._task.signature_from_request(request, countdown=countdown)
         again.apply_async()
@@ -295,7 +381,7 @@ def _end(task: Any = None, **_: object) -> None:
 
 def _dropped(request: Any = None, **_: object) -> None:
     """A worker drops the message: it was revoked, or has expired."""
-    ticket, _transit = _header(request)
+    ticket, _transit, _again = _header(request)
     if ticket is not None:
         _give_back(ticket)
 

@@ -10,8 +10,8 @@ They are children of the span that is current where the lock is taken, and never
 made under a lock keep the parent that they would have without it.
 
 Metrics: ``distlock.held``, ``distlock.acquired``, ``distlock.busy``, ``distlock.lost``, ``distlock.errors``,
-``distlock.let_through``, ``distlock.wait`` and ``distlock.hold`` (histograms, in seconds), by store and template; never
-by a lock's name, which stands in the spans alone.
+``distlock.let_through``, ``distlock.unsent``, ``distlock.wait`` and ``distlock.hold`` (histograms, in seconds), by
+store and template; never by a lock's name, which stands in the spans alone.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Telemetry:
             "lost": meter.create_counter("distlock.lost", description="Leases lost."),
             "error": meter.create_counter("distlock.errors", description="Failures of the store."),
             "let_through": meter.create_counter("distlock.let_through", description="Calls without their lock."),
+            "unsent": meter.create_counter("distlock.unsent", description="Tasks not sent: queued, or running."),
         }
         self._wait = meter.create_histogram("distlock.wait", "s", "How long a try has waited.")
         self._hold = meter.create_histogram("distlock.hold", "s", "How long locks were held.")

@@ -10,6 +10,7 @@
     distlock_lost_total               counter     leases lost, by ``reason``
     distlock_let_through_total        counter     calls that ran without their lock (``on_backend_error="open"``)
     distlock_revoked_total            counter     locks released by force, by ``store`` alone
+    distlock_unsent_total             counter     tasks that ``unique`` has not sent
     distlock_errors_total             counter     failures of the store, by ``store`` and ``operation``
 
 Labels are ``store``, the alias, and ``template``: what names are made of (``order:{order_id}``, or the line of a
@@ -76,6 +77,7 @@ class Metrics:
         self.renewed = counter("distlock_renewed", "Leases extended.")
         self.lost = counter("distlock_lost", "Leases lost.", *_LABELS, "reason")
         self.let_through = counter("distlock_let_through", "Calls that ran without their lock.")
+        self.unsent = counter("distlock_unsent", "Tasks not sent: they are queued, or running.")
         self.revoked = counter("distlock_revoked", "Locks released by force.", "store")
         self.errors = counter("distlock_errors", "Failures of the store.", "store", "operation")
 
@@ -101,7 +103,7 @@ class Metrics:
 
     def _show(self, labels: Labels) -> None:
         """Show what rarely happens from the beginning: in a number that begins with 1 Prometheus sees no increase."""
-        for metric in (self.busy, self.contended, self.let_through):
+        for metric in (self.busy, self.contended, self.let_through, self.unsent):
             metric.labels(*labels)
         for reason in ("expired", "taken", "revoked", "unreachable"):
             self.lost.labels(*labels, reason)
@@ -139,6 +141,9 @@ class Metrics:
 
     def _count_let_through(self, event: Event, labels: Labels) -> None:
         self.let_through.labels(*labels).inc()
+
+    def _count_unsent(self, event: Event, labels: Labels) -> None:
+        self.unsent.labels(*labels).inc()
 
     def _count_error(self, event: Event, labels: Labels) -> None:
         self.errors.labels(event.store, event.reason).inc()

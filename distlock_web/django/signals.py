@@ -34,6 +34,7 @@ lock_lost = _LockSignal()  #: ``event.reason``
 lock_error = _LockSignal()  #: the store failed; ``event.reason``: in what
 lock_let_through = _LockSignal()  #: a function runs without its lock
 lock_revoked = _LockSignal()  #: released by force, in this process; ``event.reason``: by whom
+lock_unsent = _LockSignal()  #: ``unique`` has not sent a task, for it is queued, or running
 
 #: By the kind of their events.
 _signals = {name[5:]: each for name, each in globals().items() if isinstance(each, _LockSignal)}

@@ -39,6 +39,7 @@ lock_lost = _LockSignal("lock-lost")  #: ``event.reason``
 lock_error = _LockSignal("lock-error")  #: the store failed; ``event.reason``: in what
 lock_let_through = _LockSignal("lock-let-through")  #: a function runs without its lock
 lock_revoked = _LockSignal("lock-revoked")  #: released by force, in this process; ``event.reason``: by whom
+lock_unsent = _LockSignal("lock-unsent")  #: ``unique`` has not sent a task, for it is queued, or running
 
 #: By the kind of their events.
 _signals = {name[5:]: each for name, each in globals().items() if isinstance(each, _LockSignal)}

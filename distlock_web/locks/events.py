@@ -10,6 +10,7 @@
     error         the store failed; ``reason``: acquire, release, renew, extend or transfer; ``detail`` in words
     let_through   ``on_backend_error="open"``: the function runs without its lock
     revoked       a lock was released by force, in this process; ``reason``: by whom
+    unsent        ``unique(task)`` has not sent the task, for it is queued, or running
 
 ``acquired`` is followed by one ``released`` or ``lost`` with the same ``lease``, unless the program forgets the lease
 (``live_leases.py``) or ends.
@@ -40,7 +41,16 @@ logger = logging.getLogger("distlock_web")
 _event_logger = logging.getLogger("distlock_web.events")
 
 Kind: TypeAlias = Literal[
-    "waited", "acquired", "busy", "renewed", "released", "lost", "error", "let_through", "revoked"
+    "waited",
+    "acquired",
+    "busy",
+    "renewed",
+    "released",
+    "lost",
+    "error",
+    "let_through",
+    "revoked",
+    "unsent",
 ]
 
 _SERIOUS = ("lost", "error", "let_through", "revoked")

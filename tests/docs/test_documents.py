@@ -423,6 +423,7 @@ BEFORE: dict[Script, str] = {
     },
     ("once.md", "Who asked"): WITH_ATOMIC_REQUESTS,
     ("tasks.md", "Sent once"): 'import celery; celery.Celery(broker="memory://")',
+    ("tasks.md", "One more run"): 'import celery; celery.Celery(broker="memory://")',
     ("select-for-update.md", "Beside select_for_update"): WITH_DATABASE,
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,

@@ -25,7 +25,9 @@ from distlock_web import (
     LockBusy,
     OpenTransactionWarning,
     aheld_locks,
+    attach,
     distributed_lockable,
+    events,
     held_locks,
     lock,
     once,
@@ -87,7 +89,7 @@ def test_a_task_that_is_queued_or_running_is_not_sent_again(mailbox: Mailbox) ->
 def test_the_ticket_is_in_no_argument_and_not_where_monitors_look(report: Any, mailbox: Mailbox) -> None:
     unique(report).apply_async(["May"], headers={"tenant": "acme"})
     message = mailbox.next()
-    ticket, transit = message.headers["distlock"]
+    ticket, transit, _again = message.headers["distlock"]
     assert (message.args, message.kwargs, message.headers["tenant"]) == (["May"], {}, "acme")
     assert transit == 3600
     assert ticket not in str({name: message.headers[name] for name in ("argsrepr", "kwargsrepr", "shadow")})
@@ -556,3 +558,127 @@ def test_a_module_of_that_name_that_is_another_hurts_no_decorator(monkeypatch: p
     monkeypatch.delitem(sys.modules, "distlock_web.celery")
     monkeypatch.setitem(sys.modules, "celery", ModuleType("celery"))
     assert distributed_lockable("a")(plain)() is None
+
+
+# One more run ---------------------------------------------------------------------------------------------------------
+
+
+def test_again_queued_nothing_running_exactly_one_more(mailbox: Mailbox) -> None:
+    meanwhile: list[Any] = []
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        if not meanwhile:
+            meanwhile.extend(unique(report, again=True).delay(month) for _ in range(3))
+        return month
+
+    again = unique(report, again=True)
+    assert [again.delay("May") is None for _ in range(3)] == [False, True, True]
+    assert again.delay("June").id, "another one is"
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert [each is None for each in meanwhile] == [False, True, True]
+    assert states() == {"disLock:again:report:May": "transit", "disLock:again:report:June": "transit"}
+    assert [mailbox.next().run() for _ in range(2)] == [("SUCCESS", "June"), ("SUCCESS", "May")]
+    assert states() == {}
+    with pytest.raises(Empty):
+        mailbox.next()
+
+
+@pytest.mark.parametrize("on_busy", ["raise", "skip", "retry"])
+def test_what_follows_comes_back_until_the_running_one_has_ended(mailbox: Mailbox, on_busy: Any) -> None:
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10, on_busy=on_busy)
+    def report(month: str) -> str:
+        return month
+
+    running = unrelated("report:May")
+    unique(report, again=True).delay("May")
+    for _ in range(2):
+        state, retry = mailbox.next().run()
+        assert (state, type(retry)) == ("RETRY", Retry)
+        assert unique(report, again=True).delay("May") is None, "it has kept its place"
+    running.release()
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert states() == {}
+
+
+@pytest.mark.parametrize("verb", ["acquire", "attach"])
+def test_again_it_stays_queued_while_the_store_does_not_answer(mailbox: Mailbox, verb: str) -> None:
+    ran: list[str] = []
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> None:
+        ran.append(month)
+
+    unique(report, again=True).delay("May")
+    injector = FaultInjector(registry().store("default"))
+    injector.lose(verb, "request", "request")
+    state, retry = mailbox.next().run()
+    assert (state, type(retry)) == ("RETRY", Retry)
+    assert ran == []
+    eventually(lambda: not lock("report:May").locked(), "the lock of the run is free")
+    assert mailbox.next().run()[0] == "SUCCESS"
+    assert ran == ["May"]
+
+
+def test_again_a_retry_is_one_that_follows_too(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(self: Any, month: str) -> int:
+        if not self.request.retries:
+            raise self.retry(countdown=500)
+        return self.request.retries
+
+    assert unique(report, again=True).delay("May").id
+    assert mailbox.next().run()[0] == "RETRY"
+    running = unrelated("report:May")
+    assert mailbox.next().run()[0] == "RETRY", "it is not refused"
+    running.release()
+    assert mailbox.next().run() == ("SUCCESS", 1)
+    assert states() == {}
+
+
+def test_again_a_worker_that_dies_before_the_run_begins_holds_up_the_next_sender_for_a_moment(
+    report: Any, mailbox: Mailbox
+) -> None:
+    unique(report, again=True).delay("May")
+    ticket, *_ = mailbox.next().headers["distlock"]
+    dying = attach(ticket, expire=0.3)
+    assert unique(report, again=True).delay("May").id, "nobody runs: it is sent"
+    with suppress(LeaseLost):
+        dying.release()
+
+
+def test_again_wants_one_key(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable(["{a}", "{b}"], expire=10)
+    def move(a: str, b: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="one key"):
+        unique(move, again=True).delay("a", "b")
+
+
+def test_who_drops_it_frees_its_place(report: Any, mailbox: Mailbox) -> None:
+    unique(report, again=True).delay("May")
+    mailbox.next().drop()
+    assert states() == {}
+    assert unique(report, again=True).delay("May").id
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_event_says_what_was_not_sent(report: Any, again: bool) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def hear(event: Any) -> None:
+        heard.append((event.kind, event.name))
+
+    unique(report, again=again).delay("May")
+    events.subscribe(hear, inline=True)
+    try:
+        unique(report, again=again).delay("May")
+    finally:
+        events.unsubscribe(hear)
+    name = "disLock:again:report:May" if again else "disLock:report:May"
+    assert heard == [("busy", name), ("unsent", name)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 
@@ -69,3 +72,41 @@ def test_the_lock_of_a_task_beyond_its_hard_limit_ends_with_its_lease(prefork: C
     with pytest.raises(TimeLimitExceeded):
         shop.endless.apply_async(["a"], queue="prefork").get(PATIENCE)
     lock("endless:a", wait=PATIENCE).acquire().release()
+
+
+def arrive(name: str, pool: str) -> None:
+    """Something has changed: the last run has to see it."""
+    with shop.notes() as client:
+        client.incr(f"version:{name}")
+    unique(shop.reindex, again=True).apply_async([name], queue=pool)
+
+
+def runs(workers: CeleryWorkers, name: str, what: str = "reindexed") -> list[int]:
+    """Which version each run has seen, in order."""
+    return [int(said.split()[2]) for said in workers.said() if said.startswith(f"{what} {name} ")]
+
+
+def test_of_60_changes_at_random_moments_the_last_one_is_seen(pool: str, workers: CeleryWorkers) -> None:
+    name, moments = f"often-{pool}", random.Random(4711)
+    for _ in range(60):
+        arrive(name, pool)
+        time.sleep(moments.uniform(0, 0.1))
+    eventually(lambda: runs(workers, name)[-1:] == [60], "the last change is seen")
+    seen = runs(workers, name)
+    assert seen == sorted(seen)
+    assert len(seen) < 60, "some were not sent"
+    assert f"two run {name}" not in workers.said()
+    eventually(lambda: not lock([f"reindex:{name}", f"again:reindex:{name}"]).locked(), "nothing is left behind")
+
+
+def test_a_change_during_a_run_that_is_killed_is_seen_by_the_one_that_follows(prefork: CeleryWorkers) -> None:
+    name = "killed"
+    arrive(name, "prefork")
+    eventually(lambda: runs(prefork, name, "reindexing") == [1], "it runs")
+    for _ in range(5):
+        arrive(name, "prefork")
+    prefork.go(name)
+    eventually(lambda: runs(prefork, name)[-1:] == [6], "the next one has begun when the lease was over")
+    assert runs(prefork, name, "reindexing") == [1, 6], "five changes were one run"
+    arrive(name, "prefork")
+    eventually(lambda: runs(prefork, name)[-1:] == [7], "and it goes on")

@@ -6,6 +6,8 @@ What a run does it writes into a list in Redis; a run that is to wait does so un
 from __future__ import annotations
 
 import os
+import signal
+import time
 from typing import Any
 
 import redis
@@ -119,3 +121,21 @@ def endless(name: str) -> None:
 if url := os.environ.get("CELERY_SHOP_REDIS"):
     use(url)
     configure(locks(url))
+
+
+@app.task
+@distributed_lockable("reindex:{name}", expire=2, renew=True)
+def reindex(name: str) -> None:
+    """Says which version it has seen when it began; the first run of a name that begins with "killed" is killed."""
+    with notes() as client:
+        version = client.get(f"version:{name}")
+        if client.incr(f"running:{name}") > 1:
+            note(f"two run {name}")
+        note(f"reindexing {name} {version}")
+        if name.startswith("killed") and client.incr(f"runs:{name}") == 1:
+            wait_for_go(name)
+            client.decr(f"running:{name}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+        client.decr(f"running:{name}")
+        note(f"reindexed {name} {version}")
