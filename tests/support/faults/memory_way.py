@@ -27,6 +27,7 @@ class MemoryWay(Way):
     not_tried_faults: ClassVar[Mapping[Fault, str]] = {
         Fault.CUT_BEFORE: "it is request-lost: an error that says that nothing came back",
         Fault.CUT_AFTER: "it is answer-lost",
+        Fault.AWAY: "there is no server",
     }
 
     def near(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Resp:
             words = _words(whole)
             kind = words[0].lower().decode()
             if kind in ("evalsha", "eval"):
-                name = KNOWN.get(words[1], "script")
+                name = KNOWN.get(words[1], "probe")
                 kind = name if kind == "evalsha" else f"{name}-source"
             elif kind in ("client", "cluster", "sentinel", "pubsub"):
                 kind += f"-{words[1].lower().decode()}"

@@ -90,6 +90,21 @@ async def is_cancelled(p: Party) -> None:
     p.tell("asked")
 
 
+async def waits_in_a_crowd(p: Party) -> None:
+    """And goes on with another lock, as web processes do: it still listens when its place is served."""
+    await p.until("held", "b")
+    await p.hold(p.lock(wait=6 * p.lease))
+    await p.hold(p.lock("2", wait=0.5 * p.lease))
+
+
+async def holds_for_a_crowd(p: Party) -> None:
+    async def during(lease: Lease) -> None:
+        p.tell("held")
+        await p.waiting(3, "a")
+
+    await p.hold(p.lock(renew=True), during)
+
+
 # A lease that is changed ----------------------------------------------------------------------------------------------
 
 
@@ -304,6 +319,10 @@ SCENARIOS: dict[str, Scenario] = {
     "free": _scenario({"a": _HELD * 2}, a=takes_twice),
     "busy": _scenario({"a": ["LockBusy"], "b": _HELD}, a=asks_in_vain, b=holds_until_asked),
     "handed": _scenario({"a": _HELD, "b": _HELD}, "waiting", a=is_handed_it, b=holds_until_waited_for),
+    "crowd": _scenario(
+        {"a": _HELD * 2, "b": _HELD, "c": _HELD * 2, "d": _HELD * 2}, "waiting",
+        a=waits_in_a_crowd, b=holds_for_a_crowd, c=waits_in_a_crowd, d=waits_in_a_crowd,
+    ),
     "timed-out": _scenario({"a": ["LockBusy"], "b": _HELD}, "waiting", a=waits_in_vain, b=holds_until_asked),
     "cancelled": _scenario(
         {"a": ["interrupted"], "b": _HELD}, "waiting", processes=True, a=is_cancelled, b=holds_until_asked

@@ -170,6 +170,7 @@ class SQLiteWay(_SQLWay):
         Fault.TWICE: "a second copy of a statement is another one in its transaction",
         Fault.REQUEST_LOST: "a file answers: cut-before",
         Fault.ANSWER_LOST: "a file answers: cut-after",
+        Fault.AWAY: "there is no server",
     }
 
     def __enter__(self) -> Self:

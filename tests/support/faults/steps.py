@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from distlock_web.core.runtime import now
 
@@ -23,10 +23,15 @@ class Fault(StrEnum):
     LATER = "later"  #: it arrives when a lease is over, whoever has closed the connection meanwhile
     TWICE = "twice"  #: the server gets it a second time, and the second answer goes nowhere
     STOPPED = "stopped"  #: the process that sent it, or gets it, stands still for one and a half leases
+    AWAY = "away"  #: its server is away for all, from here on, for two and a half leases; what it knows it keeps
 
 
 #: Of a message that the server sends by itself.
 OF_PUSHED = (Fault.ANSWER_LOST, Fault.CUT_BEFORE, Fault.LATE, Fault.STOPPED)
+
+
+#: These are over later.
+LASTING = (Fault.LATE, Fault.LATER, Fault.STOPPED, Fault.AWAY)
 
 
 class Step(NamedTuple):
@@ -82,6 +87,8 @@ class Strike:
         self.over = True  #: no fault, or it has done what it can do
         self.until = float("-inf")  #: when it was over
         self.struck = False
+        self.away: int | None = None  #: the port of a server that is away now
+        self.wires: list[Any] = []  #: all of this run
         self._stop = stop
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
@@ -93,7 +100,7 @@ class Strike:
             self.seen.append(step)
             if step != self.step or self.struck:
                 return None
-            self.struck, self.over = True, self.fault not in (Fault.LATE, Fault.LATER, Fault.STOPPED)
+            self.struck, self.over = True, self.fault not in LASTING
             self.until = now()
         if self.fault is Fault.STOPPED:
             self._stop(party)

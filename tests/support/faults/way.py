@@ -114,8 +114,8 @@ class Way:
         raise NotImplementedError
 
     def wire(self, party: str, strike: Strike, port: int, dialect: Any, **options: Any) -> Wire:
-        late, later = 1.5 * self.timeout, 1.2 * self.lease
-        wire = Wire(self.network, party, strike, port, dialect, late=late, later=later, **options)
+        late, later, away = 1.5 * self.timeout, 1.2 * self.lease, 2.5 * self.lease
+        wire = Wire(self.network, party, strike, port, dialect, late=late, later=later, away=away, **options)
         self.wires.append(wire)
         return wire
 

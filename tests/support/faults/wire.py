@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from distlock_web.testing.servers import free_port
@@ -52,8 +53,9 @@ class Network:
 class Wire:
     """The way of one party to one server: ``wire.port`` leads to ``port``.
 
-    ``late``, ``later``: seconds for which such a message is held. ``alter`` changes what a server sends, where that
-    names other servers. ``front``: in front of each kind, where a store has servers of several sorts.
+    ``late``, ``later``: seconds for which such a message is held; ``away``: seconds for which a server is away.
+    ``alter`` changes what a server sends, where that names other servers. ``front``: in front of each kind, where a
+    store has servers of several sorts.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Wire:
         *,
         late: float,
         later: float,
+        away: float,
         front: str = "",
         alter: Callable[[bytes], bytes] | None = None,
     ) -> None:
@@ -73,12 +76,19 @@ class Wire:
         self.party, self.strike, self.dialect, self.front, self.alter = party, strike, dialect, front, alter
         self.held = {Fault.LATE: late, Fault.LATER: later}
         self.target = port
+        self._away = away
+        strike.wires.append(self)
         self._network = network
         self._connections: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.StreamWriter] = set()
+        self.leaving: asyncio.Task[None] | None = None
         network.call(self._listen())
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", free_port())
+        while True:
+            with suppress(OSError):  # another process of these runs has taken the port since it was looked at
+                self._server = await asyncio.start_server(self._serve, "127.0.0.1", free_port())
+                break
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
@@ -86,9 +96,24 @@ class Wire:
 
     async def _close(self) -> None:
         self._server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*list(self._connections), return_exceptions=True)
+        while self._connections:
+            self.cut()
+            await asyncio.wait(list(self._connections), timeout=0.1)
+
+    async def go_away(self) -> None:
+        """From now on, and for so long, the server is away for all parties."""
+        self.strike.away = self.target
+        for wire in self.strike.wires:
+            if wire.target == self.target:
+                wire.cut()
+        await asyncio.sleep(self._away)
+        self.strike.away = None
+        self.strike.end()
+
+    def cut(self) -> None:
+        """All connections that are open now."""
+        for writer in list(self._open):
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving = asyncio.current_task()
@@ -96,10 +121,14 @@ class Wire:
         self._connections.add(serving)
         serving.add_done_callback(self._connections.discard)
         try:
+            if self.strike.away == self.target:
+                raise ConnectionError
             upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return
+        ends = {writer, upstream}
+        self._open |= ends
         connection = _Connection(self, writer, upstream)
         asking = asyncio.ensure_future(connection.requests(reader))
         answering = asyncio.ensure_future(connection.answers(upstream_reader))
@@ -116,7 +145,8 @@ class Wire:
             for task in (asking, answering):
                 task.cancel()
             await asyncio.gather(asking, answering, return_exceptions=True)
-            for end in (writer, upstream):
+            self._open -= ends
+            for end in ends:
                 end.transport.abort()
 
 
@@ -138,7 +168,9 @@ class _Connection:
                     self.deaf = True
                 if self.deaf:
                     continue
-                if fault is Fault.CUT_BEFORE:
+                if fault is Fault.AWAY:
+                    wire.leaving = asyncio.ensure_future(wire.go_away())
+                if fault in (Fault.CUT_BEFORE, Fault.AWAY):
                     self.broken = True
                     return
                 if fault in wire.held:
