@@ -23,12 +23,17 @@ def violations(told: Sequence[tuple[str, Event]], looks: Iterable[Look]) -> list
     found: list[str] = []
     for name in sorted({name for name, _ in told}):
         events = [event for of, event in told if of == name]
-        history = History(event for event in events if event.kind not in ("revoked", "kept"))
+        history = History(event for event in events if event.kind not in ("revoked", "kept", "early"))
         revoked = {event.value: event.at for event in events if event.kind == "revoked"}
         for fence, at in revoked.items():
             if fence is not None:
                 history.forget(at, range(fence, fence + 1))
         found += [f"{name}: {each}" for each in history.violations()]
+        found += [
+            f"{name}: {event.actor} was told that it had lost {event.value}, and it had time"
+            for event in events
+            if event.kind == "early" and event.value not in revoked
+        ]
         found += [f"{name}: {each}" for each in _kept(events, history)]
         found += [f"{name}: {each}" for each in _repeated(events)]
         found += [f"{name}: {each}" for each in _unseen(name, history, looks, revoked)]

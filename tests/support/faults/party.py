@@ -31,6 +31,7 @@ from distlock_web.core.outage import Outage  # noqa: E402
 from distlock_web.core.pool import Pool  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
 from distlock_web.core.runtime import now  # noqa: E402
+from distlock_web.locks.hold import Hold  # noqa: E402
 from distlock_web.locks.lease import scope_of  # noqa: E402
 from distlock_web.locks.lock import Lock  # noqa: E402
 from distlock_web.testing.harness import HARNESSES, Harness  # noqa: E402
@@ -39,6 +40,10 @@ from distlock_web.testing.harness import HARNESSES, Harness  # noqa: E402
 REJECTED = (LockBusy, BackendUnavailable, LeaseLost, NotHeld)
 #: Leases that a party waits for another one, which may have failed.
 PATIENCE = 6
+
+
+#: Whether a signal is to raise: it may come when the part that it was for is over.
+interruptible = False
 
 
 class Interrupted(BaseException):
@@ -124,7 +129,9 @@ class Party:
         """Until so many wait for the lock, or ``of``, who was to wait, has ended. Asked past the fault."""
         give_up, name = now() + PATIENCE * self.lease, self.stored(key)
         while now() < give_up and of not in self._ended:
-            line = await self._near.line(name)
+            line = None
+            with suppress(BackendUnavailable):  # the machine is busy
+                line = await self._near.line(name)
             if line is not None and line.waiters >= count:
                 return
             await self.harness.sleep(0.015)
@@ -159,8 +166,25 @@ class Party:
     @asynccontextmanager
     async def inside(self, the_lock: Lock | Lease, *, limit: int = 1, keep: float = 0.0) -> AsyncIterator[Lease]:
         """``with the_lock``, recorded; ``keep``: if it ends well nobody has it for so long since it was acquired."""
+        holds: list[Hold] = []
+        try:
+            async with self._inside(the_lock, holds, limit) as lease:
+                yield lease
+        except LeaseLost:
+            for hold in holds:
+                if hold.state == "lost" and hold.reason in ("expired", "taken") and now() < hold.deadline:
+                    self.record("early", hold.name, hold.fence)
+            raise
+        if keep:
+            for hold in holds:
+                if hold.state == "released":
+                    self.record("kept", hold.name, at=hold.since + keep)
+
+    @asynccontextmanager
+    async def _inside(self, the_lock: Lock | Lease, holds: list[Hold], limit: int) -> AsyncIterator[Lease]:
         async with self.harness.inside(the_lock) as lease:
-            holds, begun = list(scope_of(lease).holds), now()
+            holds += scope_of(lease).holds
+            begun = now()
             self.outcome("acquired")
             for hold in holds:
                 self.record("acquired", hold.name, hold.fence, begun, limit)
@@ -171,10 +195,6 @@ class Party:
                 for hold in holds:
                     kind = "released" if hold.state in ("held", "unsure") else "lost"
                     self.record(kind, hold.name, at=max(begun, min(moment, hold.deadline)))
-        if keep:
-            for hold in holds:
-                if hold.state == "released":
-                    self.record("kept", hold.name, at=hold.since + keep)
 
     async def trying(self, part: Callable[[], Awaitable[None]]) -> None:
         """Do it, and say what came of it."""
@@ -283,6 +303,7 @@ class Party:
             except asyncio.CancelledError:
                 self.outcome("interrupted")
             return
+        global interruptible
         over, main = threading.Event(), threading.main_thread().ident
         assert threading.get_ident() == main, "only a process can be interrupted"
 
@@ -296,14 +317,16 @@ class Party:
 
         thread = threading.Thread(target=interrupt)
         try:
+            interruptible = True
             thread.start()
-            try:
-                await part()
-            finally:
-                over.set()
-                thread.join()
+            await part()
+            interruptible = False
         except Interrupted:
             self.outcome("interrupted")
+        finally:
+            interruptible = False
+            over.set()
+            thread.join()
 
     async def play(self, part: Callable[[Party], Awaitable[None]]) -> None:
         """The part, and then stay until all is over: an event loop goes on, too."""
@@ -427,7 +450,10 @@ def main() -> None:
             out.flush()
 
     def interrupt(*_: object) -> None:
-        raise Interrupted
+        global interruptible
+        if interruptible:
+            interruptible = False
+            raise Interrupted
 
     signal.signal(signal.SIGUSR1, interrupt)
     warnings.simplefilter("error")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -18,7 +19,7 @@ from distlock_web.backends.redlock import scripts as quorum_scripts
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.cluster import MASTERS, Cluster, ClusterNode
 from tests.support.stores.redlock import redlock_url
-from tests.support.stores.sentinel import SERVICE, FakeSentinel
+from tests.support.stores.sentinel import PATIENT, SERVICE, SentinelServer
 
 from .steps import Strike
 from .way import Way
@@ -134,10 +135,14 @@ class RedisWay(Way):
             self._stack.enter_context(redis.Redis.from_url(server.url, decode_responses=True))
             for server in self.servers
         ]
-        for client in self.clients:  # or the first run of a director would send other messages than the next
+        self.load_scripts()
+        return self
+
+    def load_scripts(self) -> None:
+        """Or the first run of a director would send other messages than the next."""
+        for client in self.clients:
             for source in SOURCES:
                 client.script_load(source)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -156,11 +161,14 @@ class RedisWay(Way):
         for client in self.clients:
             client.flushall()
 
+    def is_ours(self, name: str) -> bool:
+        return True
+
     def left(self) -> list[str]:
         found = []
         for client in self.clients:
             for name in client.scan_iter(count=1000):
-                if client.pttl(name) == -1:
+                if self.is_ours(name) and client.pttl(name) == -1:
                     found.append(f"{name} ({client.type(name)}) has no TTL")
         return found
 
@@ -174,36 +182,59 @@ class SentinelWay(RedisWay):
     def of_a_kind(cls, kind: str) -> int:
         return 1  # the rest is as on one Redis
 
-    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
-        master = self.wire(party, strike, self.servers[0].port, Resp)
-        sentinel = self._sentinels.enter_context(FakeSentinel(master.port))
-        wire = self.wire(party, strike, sentinel.port, Resp, front="sentinel-")
-        return {"LOCATION": f"redis+sentinel://127.0.0.1:{wire.port}/{SERVICE}/0", "OPTIONS": self.options()}
-
     def __enter__(self) -> Self:
-        self._sentinels = ExitStack()
-        return super().__enter__()
+        super().__enter__()
+        self._sentinel = self._stack.enter_context(SentinelServer(self.servers[0].port, PATIENT))
+        return self
 
-    def disconnect(self) -> None:
-        super().disconnect()
-        self._sentinels.close()
+    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
+        port = self.servers[0].port
+        master = self.wire(party, strike, port, Resp)
+
+        def alter(answer: bytes) -> bytes:
+            return answer.replace(b"\r\n%d\r\n" % port, b"\r\n%d\r\n" % master.port)
+
+        wire = self.wire(party, strike, self._sentinel.port, Resp, front="sentinel-", alter=alter)
+        return {"LOCATION": f"redis+sentinel://127.0.0.1:{wire.port}/{SERVICE}/0", "OPTIONS": self.options()}
 
 
 class ClusterWay(RedisWay):
     name = "cluster"
-    spare = MASTERS
+    spare = 2 * MASTERS
 
     @classmethod
     def of_a_kind(cls, kind: str) -> int:
         return min(2, super().of_a_kind(kind))
 
-    def make(self, stack: ExitStack) -> list[RedisServer]:
-        nodes = [stack.enter_context(ClusterNode()) for _ in range(MASTERS)]
-        self._cluster = Cluster(nodes)
-        return list(nodes)
+    @classmethod
+    @contextmanager
+    def serve(cls) -> Iterator[Mapping[str, Any]]:
+        """One for all directors, who have keys of their own there: to make one takes seconds."""
+        with ExitStack() as stack:
+            cluster = Cluster([stack.enter_context(ClusterNode()) for _ in range(MASTERS)])
+            yield {"ports": [node.port for node in cluster.nodes]}
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._ports: list[int] = self.shared["ports"]
+        self.clients = [
+            self._stack.enter_context(redis.Redis(port=port, decode_responses=True)) for port in self._ports
+        ]
+        self.load_scripts()
+        return self
+
+    def key(self, key: str) -> str:
+        return f"{key}:{os.getpid()}"
+
+    def clear(self) -> None:
+        """Each key is new."""
+
+    def is_ours(self, name: str) -> bool:
+        return f":{os.getpid()}" in name
 
     def near(self) -> dict[str, Any]:
-        return {"LOCATION": self._cluster.url}
+        first, second, *_ = self._ports
+        return {"LOCATION": f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}/"}
 
     def connect(self, party: str, strike: Strike) -> dict[str, Any]:
         ports: dict[int, int] = {}
@@ -214,8 +245,8 @@ class ClusterWay(RedisWay):
                 answer = answer.replace(b":%d\r\n" % port, b":%d\r\n" % wire)
             return answer
 
-        for server in self.servers:
-            ports[server.port] = self.wire(party, strike, server.port, Resp, alter=alter).port
+        for port in self._ports:
+            ports[port] = self.wire(party, strike, port, Resp, alter=alter).port
         first, second, *_ = ports.values()
         return {"LOCATION": f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}/", "OPTIONS": self.options()}
 
@@ -227,7 +258,7 @@ class RedlockWay(RedisWay):
     backend = "redlock"
     example: ClassVar[Mapping[str, Any]] = {"LOCATION": "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0"}
     NODES: ClassVar[int] = 3
-    spare = NODES
+    spare = 2 * NODES
 
     @classmethod
     def of_a_kind(cls, kind: str) -> int:

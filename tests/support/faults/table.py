@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +66,10 @@ class Tried:
         return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
 
 
+class _Died(Exception):
+    pass
+
+
 class _Director:
     """A process that runs one combination after the other."""
 
@@ -81,20 +86,22 @@ class _Director:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("a director has died: see above")
+            raise _Died("its director has died")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def run(self, combination: Combination, clean: Mapping[str, Any] | None) -> Found:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"combination": str(combination), "clean": clean}) + "\n")
-        self._process.stdin.flush()
+        with suppress(OSError):
+            self._process.stdin.write(json.dumps({"combination": str(combination), "clean": clean}) + "\n")
+            self._process.stdin.flush()
         answer = self._read()
         return Found(combination, *(answer[name] for name in ("wrong", "seen", "struck", "again", "has", "took")))
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -153,6 +160,13 @@ def try_way(
         broken: list[BaseException] = []
         has: dict[tuple[str, str], Mapping[str, Any]] = {}  # after the clean runs
 
+        def begun_director() -> _Director:
+            for _ in range(3):  # a port that it has drawn may be taken by another one
+                with suppress(_Died):
+                    directors.append(_Director(name, shared, package))
+                    return directors[-1]
+            raise RuntimeError("no director can begin: see above")
+
         def run_all(work: Sequence[Combination], after: Callable[[Found], None]) -> None:
             left, done, turn = list(reversed(work)), 0, threading.Lock()
 
@@ -161,14 +175,22 @@ def try_way(
                 try:
                     director = free.get_nowait()
                 except queue.Empty:
-                    director = _Director(name, shared, package)
-                    directors.append(director)
+                    director = begun_director()
                 while True:
                     with turn:
                         if not left or broken:
                             break
                         combination = left.pop()
-                    found = director.run(combination, has.get((combination.mode, combination.scenario)))
+                    clean = has.get((combination.mode, combination.scenario))
+                    try:
+                        found = director.run(combination, clean)
+                    except _Died:  # what it has said is in the log
+                        director = begun_director()
+                        try:
+                            found = director.run(combination, clean)
+                        except _Died as died:
+                            found = Found(combination, [str(died)], [], False, [], {}, 0.0)
+                            director = begun_director()
                     with turn:
                         done += 1
                         tried.found.append(found)

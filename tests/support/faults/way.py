@@ -48,8 +48,9 @@ class Way:
     lease: ClassVar[float] = 0.6  #: seconds of a usual lease
     timeout: ClassVar[float] = 0.2  #: seconds that an answer is waited for
     in_threads: ClassVar[bool] = False
-    #: Connections that a process keeps open for later, and has after a fault only: what was postponed is done on them.
-    spare: ClassVar[int] = 1
+    #: Connections that a process keeps open for a while, and has after a fault only: what was postponed is done on one,
+    #: who had to wait listens on another.
+    spare: ClassVar[int] = 2
     #: Scenarios that this store is not tried with, and why; beside those that need what it cannot do.
     without: ClassVar[Mapping[str, str]] = {}
     #: Faults that cannot happen on the way to this store, and why.

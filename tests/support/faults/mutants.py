@@ -1,0 +1,163 @@
+"""Mends taken back, each with the combination that finds it: what one fault at every step can find, it has to find.
+
+``python -m tests.support.faults.mutants`` looks for combinations anew; ``--only NAME``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import distlock_web
+
+from .__main__ import chosen
+from .steps import Combination
+from .table import Found, try_one, try_way
+
+_SCRIPTS = "backends/redis/scripts"
+
+
+class Mutant(NamedTuple):
+    """``found_by``: a combination. ``changes``: by file, what stands there once, and what stands there instead."""
+
+    found_by: str
+    changes: Mapping[str, Sequence[tuple[str, str]]]
+
+
+MUTANTS: dict[str, Mutant] = {
+    "a deadline is counted from the answer, not from the request": Mutant(
+        "redis/threads/free/a:acquire#1/stopped",
+        {"locks/hold.py": [("self.deadline = granted.since + claim.expire", "self.deadline = now() + claim.expire")]},
+    ),
+    "a renewal is counted from its answer": Mutant(
+        "redis/threads/renewal/a:extend#1/stopped",
+        {
+            "locks/hold.py": [
+                (
+                    "self.deadline = max(self.deadline, since + expire - drift(expire))",
+                    "self.deadline = max(self.deadline, now() + expire - drift(expire))",
+                )
+            ]
+        },
+    ),
+    "a grant is counted from when it was read": Mutant(
+        "redis/threads/handed/a:<message#1/stopped",
+        {
+            "backends/redis/transport/waiter.py": [
+                ("since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))", "since = now()")
+            ]
+        },
+    ),
+    "anybody may release a lock": Mutant(
+        "redis/threads/handed/b:release#1/later",
+        {f"{_SCRIPTS}/release.lua": [("local lost = loss(lock, token)", "local lost = lock and 0 or 1")]},
+    ),
+    "a release that is sent again is taken for a loss": Mutant(
+        "redis/threads/free/a:release#1/answer-lost",
+        {"backends/redis/port.py": [("server.released.append(token)", "pass")]},
+    ),
+    "in Redis a renewal is written over a longer extension": Mutant(
+        "redis/threads/extend-renewed/a:extend#1/late",
+        {
+            f"{_SCRIPTS}/extend.lua": [
+                ("if lost == 0 and call('PTTL', name) < tonumber(expire) then", "if lost == 0 then")
+            ]
+        },
+    ),
+    "a waiter that is interrupted leaves its place behind": Mutant(
+        "redis/threads/cancelled/a:acquire#1/late",
+        {
+            "locks/engine.py": [
+                (
+                    "        if error is not refused:\n            # The answer",
+                    "        if False:\n            # The answer",
+                )
+            ]
+        },
+    ),
+    "waiters that an outage refused are handed the lock when it is over": Mutant(
+        "redis/threads/crowd/b:release#1/away",
+        {
+            "backends/redis/transport/server.py": [("within = after + claim.expire + PLACE_OUTLIVES", "within = 0.0")],
+            "backends/redis/transport/listener.py": [
+                ("self._give_up(Claim(notification.name, notification.token, 0.0), notification.grant.fence)", "pass")
+            ],
+        },
+    ),
+    "what is done is free again": Mutant(
+        "redis/threads/once/a:release#1/answer-lost",
+        {f"{_SCRIPTS}/release.lua": [("if ARGV[4] then", "if ARGV[5] then")]},
+    ),
+    "an undo that comes late takes back a later vote": Mutant(
+        "redlock/threads/handed/a:0-q-release#1/late",
+        {"backends/redlock/scripts/release.lua": [("attempt ~= '' and attempt ~= lock.attempt", "false")]},
+    ),
+    "the lease of a quorum is counted from its last answer": Mutant(
+        "redlock/threads/free/a:0-q-vote#1/stopped",
+        {"backends/redlock/port.py": [("return Granted(fence, begun)", "return Granted(fence, now())")]},
+    ),
+    "a majority is one node fewer": Mutant(
+        "redlock/threads/busy/a:0-q-vote#1/answer-lost",
+        {"backends/redlock/quorum.py": [("self.needed = len(nodes) // 2 + 1", "self.needed = len(nodes) // 2")]},
+    ),
+}
+
+
+@contextmanager
+def package_of(mutant: Mutant) -> Iterator[str]:
+    """A folder that has a copy of our package, so changed."""
+    source = Path(distlock_web.__file__).parent
+    with tempfile.TemporaryDirectory(prefix="distlock-mutant-") as folder:
+        copy = Path(folder, "distlock_web")
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "locale"))
+        for name, changes in mutant.changes.items():
+            text = (copy / name).read_text("utf-8")
+            for old, new in changes:
+                if text.count(old) != 1:
+                    raise ValueError(f"a mutant no longer fits: {text.count(old)} times {old!r}")
+                text = text.replace(old, new)
+            (copy / name).write_text(text, "utf-8")
+        yield folder
+
+
+def find(name: str, among: str = "", choice: int | None = None, jobs: int = 8) -> Found | None:
+    """The combination that finds it; ``among``: also another one, whose name begins so."""
+    mutant = MUTANTS[name]
+    with package_of(mutant) as package:
+        for _ in range(3):
+            found = try_one(Combination.read(mutant.found_by), package)
+            if found.wrong:
+                return found
+        if not among:
+            return None
+        only = chosen(among)
+        tried = try_way(among.partition("/")[0], jobs=jobs, choice=choice, only=only, package=package)
+        return next(iter(tried.wrong), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=list(MUTANTS))
+    parser.add_argument("--among", default="")
+    parser.add_argument("--choice", type=int)
+    parser.add_argument("--jobs", type=int, default=8)
+    options = parser.parse_args()
+    missed = 0
+    for name in [options.only] if options.only else MUTANTS:
+        found = find(name, options.among, options.choice, options.jobs)
+        print(
+            f"{found.combination if found else 'none'!s:60} {name}: {found.wrong[0] if found else 'not found'}",
+            flush=True,
+        )
+        missed += found is None
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
