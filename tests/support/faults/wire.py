@@ -68,7 +68,7 @@ class Wire:
         *,
         late: float,
         later: float,
-        away: float,
+        away: float = 1.0,
         front: str = "",
         alter: Callable[[bytes], bytes] | None = None,
     ) -> None:
