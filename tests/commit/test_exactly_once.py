@@ -108,7 +108,7 @@ def test_the_second_call_gets_the_first_ones_answer(order: Order, engine: Engine
 def test_what_is_no_success_is_rolled_back(order: Order, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A 402 that the view returned was committed, left no record, and the next click wrote its rows again."""
     with monkeypatch.context() as patch:
-        patch.setattr(Once, "succeeded", lambda self, result, args: result != 1)
+        patch.setattr(Once, "succeeded", lambda self, result, args, kwargs: result != 1)
         assert [order(engine, 1), order(engine, 1), order(engine, 2)] == [1, 1, 2]
     assert (orders(engine), records(engine)) == ([2], 1)
 
