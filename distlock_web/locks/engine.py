@@ -146,7 +146,7 @@ async def _end_transit(scope: Scope, ticket: Ticket, port: Port) -> None:
     taken_on = {hold.name for hold in scope.acquired}
     for name in scope.spec.names:
         if name not in taken_on:
-            await cancel_quietly(scope, Claim(name, ticket.proof, LONGEST_TRANSIT, scope.claimant()), port)
+            await cancel_quietly(scope, Claim(name, ticket.proof, LONGEST_TRANSIT), port)
 
 
 async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, suppress
@@ -317,3 +318,52 @@ def test_a_nested_lease_that_was_released_leaves_once() -> None:
             assert contextvars.Context().run(lock("a").try_acquire) is None
             (gate,) = scope_of(outer)._gates.values()
             assert gate.try_enter(Turn(gate, scope_of(outer))) == "busy"
+
+
+def test_where_a_block_stands() -> None:
+    """A call's frame is not kept: it does not go on anywhere else."""
+
+    def generator() -> Iterator[object]:
+        frame = sys._getframe()
+        yield chain.place_of(frame) is frame
+
+    assert chain.place_of(sys._getframe()) == chain.CALLED
+    assert list(generator()) == [True]
+
+
+def test_a_block_that_is_a_call_may_end_in_another_context() -> None:
+    block = lock("a")
+    lease = contextvars.Context().run(block.__enter__)
+    contextvars.Context().run(block.__exit__, None, None, None)
+    assert lease.state == "released"
+
+
+def test_a_block_that_has_not_begun_does_not_end() -> None:
+    with pytest.raises(ConfigurationError, match="has not begun, or has ended before"):
+        lock("a").__exit__(None, None, None)
+
+
+def test_a_scope_that_goes_on_elsewhere_is_left_from_below_another() -> None:
+    """As under a streaming response: the chain is the other one alone then, and counted so."""
+    first, second = lock("a").acquire(), lock("b").acquire()
+    chain.leave(scope_of(first))
+    found = chain.current_chain()
+    assert found is not None
+    assert found[1:] == (None, 1)
+    assert not chain.is_inside(scope_of(first))
+    assert chain.is_inside(scope_of(second))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between two instructions only")
+def test_while_garbage_is_collected_the_chain_is_not_set() -> None:
+    """The context variable may be at it just now: to set it again was a crash."""
+    lease = lock("a").acquire()
+    before = chain.current_chain()
+    chain._note_collection("start", {})
+    try:
+        lease.release()
+        assert chain.current_chain() is before
+    finally:
+        chain._note_collection("stop", {})
+    chain.leave(scope_of(lease))
+    assert chain.current_chain() is None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from typing import Any
 
 import pytest
 
-from distlock_web import LeaseLost
+from distlock_web import BackendUnavailable, HolderInfo, LeaseLost
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import Registry
-from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.locks import events
 from distlock_web.locks.hold import Hold, ReentryGate, Turn
 from distlock_web.locks.scope import Scope, Spec
 from distlock_web.locks.watchdog import extend_holds
@@ -108,3 +111,104 @@ def test_a_gate_admits_those_who_wait_in_their_order(hold: Hold) -> None:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]
     assert hold.depth == 1
+
+
+# What it says of itself ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_loss_is_the_one_that_is_told(hold: Hold) -> None:
+    hold.lose("taken")
+    hold.lose("revoked")
+    error = hold.lost_error()
+    assert (hold.reason, error.reason, error.name) == ("taken", "taken", "a")
+    assert re.fullmatch(
+        r"The lock 'a' is no longer held: the store dropped it, though its lease had \d\d\.\d s left "
+        r"\(released by force, flushed, evicted or deleted\), and somebody else has it now\.",
+        str(error),
+    )
+
+
+def test_a_record_in_the_transaction_of_the_work_keeps_it_whatever_the_store_says(hold: Hold) -> None:
+    hold.keep_by_record(now(), 600)
+    assert hold.remaining > 500
+    hold.lose("taken")
+    assert hold.state == "held", "whoever finds the record ends the lease"
+    hold.deadline = now() - 1
+    assert not hold.check()
+    assert hold.reason == "expired"
+
+
+def test_what_may_have_been_extended_is_cancelled_for_no_longer_than_that(hold: Hold) -> None:
+    assert hold.claim_to_the_end is hold.claim
+    hold.asks(now(), 600)
+    assert 590 < hold.claim_to_the_end.expire < 600
+
+
+def test_whoever_asks_to_be_called_after_the_end_is_called_at_once(hold: Hold) -> None:
+    called: list[str] = []
+    assert hold.begin_release()
+    hold.on_end(lambda: called.append("before"))
+    hold.released()
+    hold.on_end(lambda: called.append("after"))
+    assert called == ["before", "after"]
+
+
+def test_its_log_fields(hold: Hold) -> None:
+    assert hold.log_fields("error", reason="renew") == {
+        "lock_event": "error", "lock_store": "default", "lock_name": "a", "lock_template": "", "lock_reason": "renew",
+        "lock_request_id": "", "lock_function": "", "lock_fence": 1,
+    }  # fmt: skip
+
+
+def test_its_events_say_how_long_it_was_held_and_for_how_long_it_is_renewed(hold: Hold) -> None:
+    told: list[events.Event] = []
+    listener = events.subscribe(told.append, inline=True)
+    try:
+        hold.since = now() - 20
+        hold.claim = hold.claim._replace(token=new_token())
+        hold.renewed(now(), 600)
+        hold.tell("renewed")
+        hold.tell("acquired")
+        hold.since = now() + 20
+        hold.tell("acquired")
+        hold.lose("revoked")
+        hold.claim = hold.claim._replace(holder=HolderInfo.current("function", 60.0, False, False))
+        hold.tell_of_failure("renew", BackendUnavailable("away"))
+    finally:
+        events.unsubscribe(listener)
+    assert [(event.kind, event.reason) for event in told] == [
+        ("renewed", ""), ("acquired", ""), ("acquired", ""), ("lost", "revoked"), ("error", "renew")
+    ]  # fmt: skip
+    assert all(20 <= (event.held or 0) < 60 for event in told[:2])
+    assert told[2].held == 0, "never less than nothing"
+    assert 500 < told[0].expire <= 600
+    assert told[1].expire == 60
+    assert told[4].caller.function == "function"
+
+
+def test_who_waits_at_the_gate_waits_for_its_time(hold: Hold) -> None:
+    """It gave up a second before that was over, or would not have been let in by who left meanwhile."""
+    gate, block = ReentryGate(hold), Scope(Spec(hold.store, ("a",), 60.0, None), THREADS)
+    first, second = Turn(gate, block), Turn(gate, block)
+    assert gate.try_enter(first) == "ours"
+    slept: list[float | None] = []
+
+    class Parker:
+        def hears(self) -> bool:
+            return True
+
+        def unpark(self) -> bool:
+            return True
+
+        async def park(self, seconds: float | None) -> bool:
+            slept.append(seconds)
+            first.leave()
+            return True
+
+    class Runtime:
+        def parker(self) -> Parker:
+            return Parker()
+
+    runtime: Any = Runtime()
+    assert drive(gate.enter(second, runtime, 0.9, None)) == "ours"
+    assert [seconds is not None and 0 < seconds <= 0.9 for seconds in slept] == [True]
