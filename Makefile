@@ -20,7 +20,7 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-all test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate faults check dist docs demo bench clean
+.PHONY: help quick test test-all test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate faults mutants check dist docs demo bench clean
 .NOTPARALLEL:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make coverage what the last 'make test-all' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make faults   one fault at every step of every store      ONLY=redis/threads/free; CHOICE=50 of each, SEED=1"
+	@echo "make mutants  mutants of the most important files, and who survives    ARGS='engine hold'; ARGS='hold --again'"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make docs     the site in site/, strictly: a link that leads nowhere fails"
 	@echo "make dist     sdist and wheel in dist/, as a package index takes them"
@@ -92,6 +93,10 @@ simulate: $(VENV)/.test
 
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.support.faults $(if $(ONLY),--only '$(ONLY)') $(if $(CHOICE),--choice $(CHOICE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# mypy finds some of them.
+mutants: $(VENV)/.test $(VENV)/.check $(VENV)/.mutants
+	$(BIN)/python -m tests.support.mutants $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
