@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
+from .formats import BEFORE, NEWEST
 from .keys import must_escape
 
 BACKENDS = {
@@ -159,6 +160,7 @@ class StoreConfig:
     on_lost: str | Callable[..., Any] = "raise"
     on_backend_error: str | Callable[..., Any] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    format: int = BEFORE  #: in which things are stored: see ``formats.py``
     #: What a framework has for ``cache`` or ``database``, made when the backend asks for it.
     resource: Callable[[], object] | None = None
 
@@ -307,6 +309,15 @@ def check_count(given: object, setting: str, below: int | None = None) -> int:
     return given
 
 
+def check_format(given: object, setting: str) -> int:
+    """One of the two in which things may be stored."""
+    if type(given) is not int or given not in (BEFORE, NEWEST):
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; it has to be {BEFORE}, or {NEWEST} when all processes have this version."
+        )
+    return given
+
+
 def check_flag(given: object, setting: str) -> bool:
     if not isinstance(given, bool):
         raise ConfigurationError(f"{setting} is {shown(given)}; it has to be True or False.")
@@ -378,6 +389,7 @@ SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "RENEW": check_flag,
     **{name.upper(): partial(read_policy, name) for name in POLICIES},
     "OPTIONS": _options,
+    "FORMAT": check_format,
 }
 
 

@@ -18,13 +18,14 @@ from django.utils.datastructures import MultiValueDict
 from ..core.errors import ConfigurationError, KeyUnavailable
 from ..core.keys import key_part
 from ..locks import hooks
+from ..locks.hooks import Asked
 from ..web.asked import (
     CREDENTIALS,
     MAX_COMPARED,
     File,
+    asked_by,
     content_of,
     data_parts,
-    digest_of,
     emptied,
     form_parts,
     is_form,
@@ -39,22 +40,26 @@ _MESSAGES = "_messages"
 _HOW = "request.body, as in json.loads(request.body)"
 
 
-async def asked(args: tuple[object, ...], request: Any, *, asynchronous: bool) -> str:
+async def asked(args: tuple[object, ...], request: Any, *, asynchronous: bool) -> Asked:
     """Who asks for what, of a view that was called with these arguments."""
     # REST framework's around the request: it knows a user by more, and its parsers may have read the body.
     wrapper: Any = next((each for each in args[:2] if getattr(each, "_request", None) is request), request)
     user = getattr(wrapper, "user", None)
     if not asynchronous:
-        return _digest(request, wrapper, user)
+        return _asked(request, wrapper, user)
     user = await hooks.loaded(user)
     if is_form(str(request.content_type)):  # whose files may be long
-        return await sync_to_async(_digest)(request, wrapper, user)
-    return _digest(request, wrapper, user)
+        return await sync_to_async(_asked)(request, wrapper, user)
+    return _asked(request, wrapper, user)
 
 
-def _digest(request: Any, wrapper: Any, user: Any) -> str:
-    where = (str(request.method), _host(request), request.get_full_path(), str(request.content_type))
-    return digest_of(*who(request, wrapper, user), *where, *_body(request, wrapper))
+def _asked(request: Any, wrapper: Any, user: Any) -> Asked:
+    whose, what = list(who(request, wrapper, user)), (request.get_full_path(), str(request.content_type))
+    where = (str(request.method), _host(request), *what)
+    # A user; else a session, and what a program sends.
+    before = whose[:3] if whose[0] == "user" else whose[: 2 + len(CREDENTIALS)]
+    before += [str(request.method), request.META.get("HTTP_HOST", ""), *what]
+    return asked_by(whose, where, _body(request, wrapper), before=before)
 
 
 def _host(request: HttpRequest) -> str:

@@ -12,7 +12,7 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 from django.utils.functional import LazyObject
 
-from ..locks.hooks import Answer, Args, Kwargs, TransactionManager
+from ..locks.hooks import Answer, Args, Asked, Kwargs, TransactionManager
 from ..web.framework import Given, WebIntegration
 from ..web.once import warn_of_lost
 from . import asked, once
@@ -50,7 +50,7 @@ class DjangoIntegration(WebIntegration):
     def transactions(self, database: object) -> TransactionManager | None:
         return DjangoTransactions() if alias_of(database) else None
 
-    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
+    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> Asked:
         return await asked.asked(_arguments(args, kwargs, locked), request, asynchronous=locked.asynchronous)
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -89,7 +90,19 @@ def _data(response: Any, function: str) -> dict[str, Any]:
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
     whole = (response.data, response.template_name, response.exception)
-    return {**keep_value(function, whole, response.status_code, headers), "is_data": True}
+    kept = {**keep_value(function, whole, response.status_code, headers), "is_rest": True}
+    return {**kept, "before": _data_before(response)} if is_kept(kept) else kept
+
+
+def _data_before(response: Any) -> dict[str, Any]:
+    """The same in format 1, as JSON."""
+    from rest_framework.renderers import JSONRenderer
+
+    try:
+        body = JSONRenderer().render(response.data).decode()
+    except (TypeError, ValueError):  # of bytes, perhaps: it was not kept
+        return {}
+    return {"body": body, "is_data": True, "template_name": response.template_name}
 
 
 def status_of(result: Any) -> int | None:
@@ -104,10 +117,12 @@ def replay(kept: Mapping[str, Any], request: HttpRequest, *, is_marked: bool) ->
     """The answer again. ``is_marked``: it is the view's, of which a middleware may make another response."""
     if is_marked:
         setattr(request, REPLAYS, True)
+    if "value" not in kept and kept.get("is_data"):  # of format 1
+        return Answer(_with_data(kept, json.loads(kept["body"]), kept["template_name"], False))
     if "value" not in kept:
         return Answer(response_of(kept, request))
     value = unpack(kept["value"])
-    if "is_data" in kept:
+    if "is_rest" in kept:
         return Answer(_with_data(kept, *value))
     return Answer(_status_class()(kept["status"], value) if "is_status" in kept else value)
 

@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BuildError
 from werkzeug.wrappers import Response
 
-from ..locks.hooks import Answer, Args, Kwargs
+from ..locks.hooks import Answer, Args, Asked, Kwargs
 from ..locks.once import Once
 from ..web.framework import Given, WebIntegration
 from ..web.once import warn_of_lost
@@ -41,7 +41,7 @@ class FlaskIntegration(WebIntegration):
             result = once.head_of(result)
         return Given(result.status_code, result.headers.items())
 
-    async def who_asks(self, view_request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
+    async def who_asks(self, view_request: Any, args: Args, kwargs: Kwargs, locked: Any) -> Asked:
         return asked.asked()
 
     async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:

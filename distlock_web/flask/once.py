@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
-from ..web.once import is_kept, keep, keep_value, kept_of
+from ..web.once import is_kept, keep, keep_value, kept_of, of_bytes
 
 
 class Answered(HTTPException):
@@ -31,6 +31,8 @@ def answer_of(result: Any, function: str) -> dict[str, Any]:
         kept = {**keep(function, 200, (), None), "is_value": True}
     elif response is None:
         kept = {**keep_value(function, content), "is_value": True}
+        if is_kept(kept) and isinstance(content, str | bytes | dict | list):
+            kept["before"] = _before(content, more)
     else:
         body = response.get_data() if response.is_sequence else None
         kept = keep(function, response.status_code, response.headers.items(), body)
@@ -39,6 +41,15 @@ def answer_of(result: Any, function: str) -> dict[str, Any]:
         return {**kept, "more": [_kept_part(each) for each in more]}
     head = head_of(result)
     return {**kept, "status": head.status_code, "headers": kept_of(head.headers.items())}
+
+
+def _before(content: Any, more: tuple[Any, ...]) -> dict[str, Any]:
+    """A value in format 1, as the response that Flask makes of it; of what an API alone can render, nothing."""
+    try:
+        made = _with_parts(current_app.make_response(content), more)
+    except (TypeError, ValueError):
+        return {}
+    return {"status": made.status_code, "headers": kept_of(made.headers.items()), **of_bytes(made.get_data())}
 
 
 def parts_of(result: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -73,14 +84,18 @@ def head_of(result: Any) -> Response:
     head = current_app.response_class() if response is None else Response(status=response.status)
     if response is not None:
         head.headers = Headers(response.headers)
+    return _with_parts(head, more)
+
+
+def _with_parts(response: Response, more: tuple[Any, ...]) -> Response:
     for each in more:
         if isinstance(each, int):
-            head.status_code = each
+            response.status_code = each
         elif isinstance(each, str):
-            head.status = each
+            response.status = each
         elif each is not None:
-            head.headers.update(each)
-    return head
+            response.headers.update(each)
+    return response
 
 
 def _kept_part(part: Any) -> Any:

@@ -82,6 +82,13 @@ class RunningTask(Protocol):
         """Have the task run again when the lock may be free. What the function raises then, to end this run."""
 
 
+class Asked(NamedTuple):
+    """Who asks for what: a digest. ``before``: the one of the same request in format 1, which fewer words are in."""
+
+    digest: str
+    before: str
+
+
 class Answer(NamedTuple):
     """What a view answers again: a response, or the value that it had returned, which may be None."""
 
@@ -175,7 +182,7 @@ class WebQuestions:
         """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
         return False
 
-    async def asked(self, args: Args, kwargs: Kwargs, locked: object) -> str | None:
+    async def asked(self, args: Args, kwargs: Kwargs, locked: object) -> Asked | str | None:
         """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
 
         ``once`` keeps it with the answer, and answers nobody else. None: this call has no request. It is awaited where

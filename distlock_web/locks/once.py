@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,11 +14,12 @@ from ..core.runtime import Runtime, drive
 from . import call_site, chain, hooks
 from .decorator import CallOptions, LockedFunction, decorator, take_key, undecorated
 from .events import log_fields
-from .hooks import Integration, RunningTask
+from .hooks import Asked, Integration, RunningTask
 from .key_templates import KeyInFront
 from .lease import Lease, OnLost
 from .options import Options, check_names, show_options
-from .plain_values import NotPlain, pack, unpack
+from .plain_values import NotPlain, pack
+from .records import LOST, Record
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
@@ -186,9 +186,11 @@ class Once(LockedFunction):
         scope.asked = await self.asked(args, kwargs)  # now, for the function may log somebody in
         return scope
 
-    async def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    async def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
-        return await hooks.afirst(Integration.asked, args, kwargs, self) or self.name
+        asked: Asked | str = await hooks.afirst(Integration.asked, args, kwargs, self) or self.name
+        # Behind a colon stands what a function does that was made for one purpose: `distlock run` has one for all.
+        return Asked(asked, asked.partition(":")[0]) if isinstance(asked, str) else asked
 
     async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         (name,) = scope.spec.names
@@ -234,16 +236,17 @@ class Once(LockedFunction):
             return
         self.refuse_open_transaction()  # one that the function has begun, and not committed
         kept = await hooks.afirst(Integration.answer_of, result, args, kwargs, self)
-        record: dict[str, Any] = {"asked": scope.asked, "kept": kept}
+        packed = LOST
         if kept is None and self.keeps_result:
             try:
-                record["result"] = pack(result)
+                packed = pack(result)
             except NotPlain as why:  # the work is done all the same
                 logger.warning(
                     "%s: recorded as done, but without its result: it %s. A repeated call will get None.",
                     self.name, why, extra=scope.log_fields("done"),
                 )  # fmt: skip
-        scope.record = json.dumps(record)
+        assert scope.asked is not None  # noqa: S101 - `scope` has said it
+        scope.record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
         scope.spec = scope.spec._replace(hold_at_least=self.keep)
 
     async def rejected(
@@ -252,24 +255,24 @@ class Once(LockedFunction):
         """It is done, or cannot run: the answer that it has given, or what the policy makes of it."""
         if not isinstance(error, LockBusy) or error.record is None:
             return await super().rejected(error, scope, args, kwargs)
-        record = json.loads(error.record)
-        if record["asked"] != scope.asked:
+        record = Record.loads(error.record, error.name or "")
+        if scope.asked is None or not record.is_for(scope.asked):
             raise KeyReused(
                 f"The key of {error.name!r} was used for another call: another function, other data, another caller or "
                 f"another address.",
                 name=error.name,
             )
-        answer, kept = None, record["kept"]
-        if kept is not None:
-            answer = hooks.first(Integration.replay, kept, args, kwargs, self)
+        answer = None
+        if record.kept is not None:
+            answer = hooks.first(Integration.replay, record.kept, args, kwargs, self)
         if answer is not None:
             return answer.value
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
         ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
-        is_lost = self.keeps_result and "result" not in record
+        is_lost = self.keeps_result and record.result is LOST
         logger.log(
             logging.WARNING if is_lost else logging.INFO,
             "%s was done%s, and does not run again. Its key: %s%s", self.name, ago, error.name,
             ". Its result was not kept: this call gets None" if is_lost else "", extra=fields,
         )  # fmt: skip
-        return unpack(record["result"]) if self.keeps_result and not is_lost else None
+        return record.answer() if self.keeps_result and not is_lost else None

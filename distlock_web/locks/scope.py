@@ -17,6 +17,7 @@ from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop
 from . import call_site, events
 from .hold import Hold, ReentryGate, State, Turn
+from .hooks import Asked
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
@@ -83,7 +84,7 @@ class Scope:
         self.entry: Entry | None = None
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
-        self.asked = ""  #: of ``once``: whose the record is
+        self.asked: Asked | None = None  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
         self.warned = False  #: of the transaction around it; or it is not to warn
         self.has_waited = False  #: for one of its names

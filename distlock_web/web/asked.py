@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import ConfigurationError, KeyUnavailable
 from ..core.keys import text_of
+from ..locks.hooks import Asked
 
 #: Bytes of a request's body that are compared. A larger one is the view's alone, which may read it in pieces.
 MAX_COMPARED = 2_621_440
@@ -35,6 +36,24 @@ def digest_of(*parts: str | bytes) -> str:
         digest.update(b"%d:" % len(data))
         digest.update(data)
     return digest.hexdigest()
+
+
+def asked_by(
+    who: Iterable[str], where: Iterable[str | bytes], body: Iterable[str | bytes], *, before: Iterable[str]
+) -> Asked:
+    """Who asks for what. ``before``: who and where in format 1."""
+    sent = list(body)
+    return Asked(digest_of(*who, *where, *sent), digest_of(*before, *_body_before(sent)))
+
+
+def _body_before(sent: list[str | bytes]) -> Iterator[str | bytes]:
+    """The same body in format 1: without a word for its kind, nor the media types of files."""
+    if sent and sent[0] in ("body", "length", "data"):
+        yield from sent[1:]
+        return
+    for part in sent:
+        kind, name, *said = json.loads(part)
+        yield json.dumps([name, *said] if kind == "field" else [name, said[0], said[2]])
 
 
 # Who ------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..core.request_id import current_request_id
 from ..locks import hooks
-from ..locks.hooks import Args, Integration, Kwargs
+from ..locks.hooks import Args, Asked, Integration, Kwargs
 from ..locks.lease import Lease
 from ..locks.once import Once
 from ..locks.plain_values import unpack
@@ -72,7 +72,7 @@ class WebIntegration(Integration):
         """What the framework raises for a 404."""
         raise NotImplementedError
 
-    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str | None:
+    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> Asked | str | None:
         """For ``once``: a digest of who asks for what; ``web/asked.py`` has its parts. None: this cannot have that."""
         return None
 
@@ -103,7 +103,7 @@ class WebIntegration(Integration):
     def stream(self, result: Any, locked: object, lease: Lease) -> Any | None:
         return self.send_under_lock(result, StreamLock(lease)) if self.is_stream(result, locked) else None
 
-    async def asked(self, args: Args, kwargs: Kwargs, locked: Any) -> str | None:
+    async def asked(self, args: Args, kwargs: Kwargs, locked: Any) -> Asked | str | None:
         request = self.called_view(args, kwargs, locked)
         return None if request is None else await self.who_asks(request, args, kwargs, locked)
 

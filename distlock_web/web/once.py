@@ -75,11 +75,15 @@ def keep(
     policy_is_known = policy_follows or "'nonce-" in said.get("content-security-policy", "")
     if "html" in said.get("content-type", "") and has_nonce(body) and not policy_is_known:
         return _without(kept, function, "it has a nonce, and the policy that names it is not the view's")
+    return {**kept, **of_bytes(body)}
+
+
+def of_bytes(body: bytes) -> dict[str, str]:
+    """A body, for JSON."""
     try:
-        kept["body"] = body.decode()
+        return {"body": body.decode()}
     except UnicodeDecodeError:
-        kept["base64"] = b64encode(body).decode()
-    return kept
+        return {"base64": b64encode(body).decode()}
 
 
 def keep_value(

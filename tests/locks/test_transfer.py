@@ -115,7 +115,7 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
 def forged(
     held: object = (("n", 1),), expire: float = 10, renew_for: float | None = None, kept: float = 0, keep: float = 0
 ) -> str:
-    fields = ["default", held, expire, False, renew_for, kept, keep, "p:", "secret"]
+    fields = ["default", held, expire, False, "p:", {"secret": "0", "times": [renew_for, kept, keep]}]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
 

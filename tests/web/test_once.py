@@ -43,6 +43,7 @@ from werkzeug.exceptions import NotFound
 from distlock_web import ConfigurationError, KeyReused, LockBusy, distributed_lockable, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
+from distlock_web.locks.hooks import Asked
 from distlock_web.locks.once import Once
 from distlock_web.web.asked import MAX_COMPARED
 from distlock_web.web.held_locks import list_all
@@ -237,7 +238,7 @@ def test_who_asks_is_found_out_once_for_each_request(send: Send, monkeypatch: py
     """It reads the body, with all its files."""
     asked, seen = Once.asked, []
 
-    async def count(self: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    async def count(self: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         seen.append(await asked(self, args, kwargs))
         return seen[-1]
 

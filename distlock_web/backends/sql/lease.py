@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.backend import Claim, LockInfo, Loss, limit_of
 from ...core.blocking_port import stagger
+from ...core.formats import refusal
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
@@ -42,6 +43,8 @@ class LeaseRow:
         self.now: int = known.now
         self.token: str = known.token
         self.state: str = known.state
+        if self.state.startswith("format"):
+            raise refusal(f"The lock {name!r} in the database", self.state.removeprefix("format "))
         self.fence: int = known.fence
         self.since: int = known.since
         self.expires_at: int = known.expires_at

@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.errors import ConfigurationError
+from ...core.formats import refusal
 
 ROOT = "/distlock"
 
@@ -80,7 +82,7 @@ def record(data: bytes, path: str) -> Record:
         found = Record(*json.loads(data))
         return found._replace(expire=float(found.expire), taken=int(found.taken))
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"The node {path} in ZooKeeper is none of this version's: {data[:60]!r}.") from error
+        raise _none_of_ours(data, path) from error
 
 
 class Mark(NamedTuple):
@@ -98,4 +100,12 @@ def mark(data: bytes, path: str) -> Mark:
         base, revoked = json.loads(data)
         return Mark(int(base), str(revoked))
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"The node {path} in ZooKeeper is none of this version's: {data[:60]!r}.") from error
+        raise _none_of_ours(data, path) from error
+
+
+def _none_of_ours(data: bytes, path: str) -> ConfigurationError:
+    """Of a newer version, which says its format (see ``core/formats.py``), or of a stranger."""
+    what = f"The node {path} in ZooKeeper"
+    with suppress(ValueError, TypeError, LookupError):
+        return refusal(what, int(json.loads(data)["format"]))
+    return ConfigurationError(f"{what} is no lock of distlock_web: {data[:60]!r}.")

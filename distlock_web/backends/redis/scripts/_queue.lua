@@ -43,6 +43,18 @@ end
 
 -- include: _sharing
 
+-- What is in N is none of ours: of a newer version, which says its format in front (see core/formats.py), or of a stranger.
+local function refuse(value)
+  for _, text in ipairs(type(value) == 'string' and {value} or redis.pcall('HKEYS', N)) do
+    local newer = string.match(text, '^distlock/(%d+)')
+    if newer then
+      error(format('-FORMAT %d %s', newer, N))
+    end
+  end
+  call('ZREM', INDEX, N)
+  error('-WRONGTYPE a key that is not a lock')
+end
+
 -- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an
 -- error, and is not listed.
 local function read(known)
@@ -56,8 +68,7 @@ local function read(known)
       string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
   end
   if not lock.token then
-    call('ZREM', INDEX, N)
-    error('-WRONGTYPE a key that is not a lock')
+    refuse(value)
   end
   lock.fence = tonumber(lock.fence)
   if lock.state == 'done' then

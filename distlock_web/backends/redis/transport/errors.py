@@ -7,6 +7,7 @@ import re
 from redis import exceptions as driver
 
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ....core.formats import refusal
 from .address import Address
 
 #: What a connection raises that breaks, or cannot be opened.
@@ -97,6 +98,8 @@ _OF_TLS = {
 }
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
+#: What our scripts say of a lock of a newer version: its format and its name. Redis adds where it was said.
+_FORMAT = re.compile(r"-FORMAT (\d+) (.+?)(?:,? script: [0-9a-f]{40}\b.*)?$", re.DOTALL)
 _MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING|UNBLOCKED)\b")
 
 
@@ -116,6 +119,8 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     for phrase, meaning in _OF_TLS.items():
         if phrase in of_tls:
             return ConfigurationError(f"{where} {meaning} ({text.rstrip('.')}).")
+    if (newer := _FORMAT.search(text)) is not None:
+        return refusal(f"The lock {newer[2]!r} at {where}", newer[1])
     word = _WORD.search(text)
     if word is not None:
         return _by_word(word[1], text, address)

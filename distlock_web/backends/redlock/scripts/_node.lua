@@ -62,7 +62,8 @@ local function read()
   lock.token, lock.attempt, lock.state, lock.fence, lock.since, lock.before, lock.holder =
     string.match(value, '^(%S+)%.(%d+) (%l+) (%d+) (%d+) (%S+) (.*)$')
   if not lock.token then
-    error('-WRONGTYPE a key that is not a lock')
+    local newer = string.match(value, '^distlock/(%d+)\n') -- see core/formats.py
+    error(newer and format('-FORMAT %d %s', newer, N) or '-WRONGTYPE a key that is not a lock')
   end
   return lock
 end
