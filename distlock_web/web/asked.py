@@ -52,8 +52,13 @@ def _body_before(sent: list[str | bytes]) -> Iterator[str | bytes]:
         yield from sent[1:]
         return
     for part in sent:
-        kind, name, *said = json.loads(part)
-        yield json.dumps([name, *said] if kind == "field" else [name, said[0], said[2]])
+        match json.loads(part):
+            case ["field", *said]:
+                yield json.dumps(said)
+            case ["file", field, name, _media_type, digest]:
+                yield json.dumps([field, name, digest])
+            case _:  # as a parser of the project's own has made it
+                yield part
 
 
 # Who ------------------------------------------------------------------------------------------------------------------
