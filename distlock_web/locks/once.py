@@ -188,9 +188,17 @@ class Once(LockedFunction):
 
     async def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
-        asked: Asked | str = await hooks.afirst(Integration.asked, args, kwargs, self) or self.name
+        asked: Asked | str | None = await hooks.afirst(Integration.asked, args, kwargs, self)
+        if isinstance(asked, Asked):
+            return asked
         # Behind a colon stands what a function does that was made for one purpose: `distlock run` has one for all.
-        return Asked(asked, asked.partition(":")[0]) if isinstance(asked, str) else asked
+        return Asked(asked or self.name, (asked or self._name_before).partition(":")[0])
+
+    @property
+    def _name_before(self) -> str:
+        """In format 1 the functions of the program that was started were all of ``__main__``."""
+        of_program = getattr(self.function, "__module__", None) == "__main__"
+        return f"__main__.{self.function.__qualname__}" if of_program else self.name
 
     async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         (name,) = scope.spec.names

@@ -135,3 +135,15 @@ def test_a_newer_record_is_refused() -> None:
 def test_a_format_that_there_is_not_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="FORMAT"):
         configure({"default": {"BACKEND": "memory", "FORMAT": given}})
+
+
+async def test_a_function_of_the_program_has_the_name_that_it_had(memory_store: None) -> None:
+    """Of the version before its record was ``__main__.job``'s, and a repeated call was told of another function."""
+
+    def job() -> str:
+        return "done"
+
+    job.__module__, job.__qualname__ = "__main__", "job"
+    locked: Any = once(key="nightly", keep=60)(job)
+    asked = await locked.__distlock__.asked((), {})
+    assert asked.before == "__main__.job" != asked.digest
