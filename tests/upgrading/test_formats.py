@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -137,13 +138,17 @@ def test_a_format_that_there_is_not_is_refused(given: Any) -> None:
         configure({"default": {"BACKEND": "memory", "FORMAT": given}})
 
 
-async def test_a_function_of_the_program_has_the_name_that_it_had(memory_store: None) -> None:
+async def test_a_function_of_the_program_has_the_name_that_it_had(
+    memory_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the version before its record was ``__main__.job``'s, and a repeated call was told of another function."""
 
     def job() -> str:
         return "done"
 
     job.__module__, job.__qualname__ = "__main__", "job"
+    program = sys.modules["__main__"]
+    monkeypatch.setattr(program, "__spec__", None)
+    monkeypatch.setattr(program, "__file__", "/srv/jobs.py", raising=False)
     locked: Any = once(key="nightly", keep=60)(job)
-    asked = await locked.__distlock__.asked((), {})
-    assert asked.before == "__main__.job" != asked.digest
+    assert await locked.__distlock__.asked((), {}) == Asked("jobs.job", "__main__.job")
