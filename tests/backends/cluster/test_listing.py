@@ -12,7 +12,7 @@ from distlock_web import lock
 from distlock_web.backends.redis import port as redis_port
 from distlock_web.backends.redis.cluster import port as cluster_port
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import Claim, Granted, retry_once
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.testing.harness import Harness
@@ -86,3 +86,15 @@ def test_an_index_lists_no_lock_that_has_ended_and_goes_by_itself(cluster_store:
         assert master.ask("ZSCORE", index, "disLock:long gone") is None
         assert master.ask("ZSCORE", index, "disLock:ended") is not None
     del expired
+
+
+@in_both_modes
+async def test_a_list_after_an_hour_in_which_every_node_has_ended_its_connections(
+    harness: Harness, cluster_store: Cluster
+) -> None:
+    """An idle connection that has ended is no outage, however many nodes have one: see the server's `timeout`."""
+    names = hold(20)
+    assert len(await harness.port.inspect()) == len(names)
+    for master in cluster_store.masters:
+        master.client.client_kill_filter(_type="normal", skipme=True)
+    assert len(await retry_once(harness.port.inspect)) == len(names)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from operator import methodcaller
 from typing import Any, TypeVar
 
-from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
+from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, retry_once
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
 from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
@@ -172,7 +173,7 @@ class ClusterPort:
             for first in range(0, len(slots), PIPELINE):
                 some = slots[first : first + PIPELINE]
                 args = (indexes, *[every[slot] for slot in some])
-                answer = await self._exchange_of(node.server).run(INDEXED, pack_keys(), args)
+                answer = await retry_once(self._exchange_of(node.server).run, INDEXED, pack_keys(), args)
                 found += [some[place] for place in answer]
             return found
 
@@ -202,11 +203,14 @@ class ClusterPort:
             return None if until is None else max(0.05, until - now())
 
         async def run(node: Node) -> list[Reply | DistLockError]:
-            answers, exchange, slots = list[Any](), self._exchange_of(node.server), by_node[node]
+            answers, slots = list[Any](), by_node[node]
+            send: Any = self._exchange_of(node.server).run_many
+            if script is not EXTEND:  # a list: each node may have ended a connection that was idle
+                send = partial(retry_once, send)
             try:
                 for first in range(0, len(slots), PIPELINE):
                     some = [calls[slot] for slot in slots[first : first + PIPELINE]]
-                    answers += await exchange.run_many(script, some, left(), confirm)
+                    answers += await send(script, some, left(), confirm)
             except DistLockError as error:
                 return [error] * len(slots)
             return answers
