@@ -45,10 +45,13 @@ from tests.support.stores.cluster import cluster, cluster_settings, whole_cluste
 from tests.support.stores.redlock import own_nodes, redlock_nodes, redlock_servers, redlock_settings  # noqa: F401 - fixtures
 from tests.support.stores.sentinel import sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
 from tests.support.stores.sql import (  # noqa: F401 - fixtures
+    mariadb_django_settings,
     mariadb_locks,
     mariadb_settings,
+    postgres_django_settings,
     postgres_locks,
     postgres_settings,
+    sqlite_django_settings,
     sqlite_settings,
 )
 from tests.support.stores.valkey import valkey_server, valkey_settings  # noqa: F401 - fixtures

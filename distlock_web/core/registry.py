@@ -13,11 +13,11 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import WeakSet, finalize
 
 from .backend import Backend, Port
-from .config import DatabaseAddress, StoreConfig, check_seconds, parse, unknown_name
+from .config import FrameworkDatabase, StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
 from .worker import start_thread
@@ -120,7 +120,8 @@ class Store:
     def _load(self) -> Backend:
         config = self.config
         known = config.resource() if config.backend == "sql" and config.resource is not None else None
-        if isinstance(known, DatabaseAddress) and known.in_memory:  # nobody else sees that, nor has to see its locks
+        # An SQLite in memory: nobody else sees that, nor has to see its locks.
+        if known is not None and cast(FrameworkDatabase, known).address.in_memory:
             config = replace(config, backend="memory", database="", resource=None, options={})
         where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
         module, _, name = config.path.rpartition(".")

@@ -1,12 +1,16 @@
-"""A database of ``settings.DATABASES`` → where the locks' own connections lead. Django's connection is never used."""
+"""A database of ``settings.DATABASES`` → connections of the locks' own, made as Django makes the project's.
+
+The project's are never used: a lock is no part of its transactions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.apps import apps
-from django.db import connections, router
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -14,20 +18,57 @@ from ..core.config import DatabaseAddress, shown
 from ..core.errors import ConfigurationError
 
 _KINDS = {"postgresql", "mysql", "sqlite"}
-#: Of OPTIONS, what Django takes for itself and the driver does not know.
-_DJANGO_ONLY = {
-    "postgresql": {"assume_role", "cursor_factory", "isolation_level", "pool", "server_side_binding"},
-    "mysql": {"isolation_level"},
-}
-#: The ``ssl_mode`` of mysqlclient, which is Django's driver, in the ``ssl`` of PyMySQL, which is ours.
-_TLS: Mapping[str, Mapping[str, bool]] = {
-    "REQUIRED": {"check_hostname": False},
-    "VERIFY_CA": {"check_hostname": False, "verify_mode": True},
-    "VERIFY_IDENTITY": {"check_hostname": True, "verify_mode": True},
-}
 
 
-def database_address(alias: str) -> DatabaseAddress:
+class DjangoDatabase:
+    """An alias of ``DATABASES``. What it says is read where it is used: a test run gives the database another name."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self.driver = connections[alias].Database  # type: ignore[attr-defined]
+        self.migrated = self.address.kind != "sqlite"
+        self._file = self.address
+
+    @property
+    def address(self) -> DatabaseAddress:
+        found = address_of(connections[self._alias])
+        if found.kind == "sqlite" and not (found.in_memory and hasattr(self, "_file")):
+            self._file = found
+        return self._file if found.kind == "sqlite" else found
+
+    @property
+    def version(self) -> object:
+        known = connections.settings[self._alias]
+        return known["NAME"], known["HOST"], known["PORT"], known["USER"]
+
+    def connect(
+        self, before: Mapping[str, Any], after: Mapping[str, Any], file: str | None, adopt: Callable[[Any], None]
+    ) -> None:
+        known = connections[self._alias].settings_dict
+        options = {**before, **known["OPTIONS"], **after}
+        options.pop("pool", None)  # Django's own: its connections are the project's
+        place = {**known, "OPTIONS": options, "AUTOCOMMIT": True} | ({} if file is None else {"NAME": file})
+        wrapper = type(connections[self._alias])(place, self._alias)
+        wrapper.distlock = True  # type: ignore[attr-defined] # for our own listener
+        make = wrapper.get_new_connection
+
+        def make_and_adopt(parameters: Any) -> Any:
+            connection = make(parameters)
+            adopt(connection)
+            return connection
+
+        wrapper.get_new_connection = make_and_adopt  # type: ignore[method-assign,assignment]
+        try:
+            wrapper.connect()
+        except Error as error:  # Django's, of the questions that it asks on a fresh connection
+            raise error.__cause__ or error from None
+        finally:
+            # Nothing but the borrower has the connection: where a signal's exception interrupts him it ends with him.
+            del wrapper.get_new_connection
+            wrapper.connection = None
+
+
+def database(alias: str) -> DjangoDatabase:
     """Where ``DATABASE`` leads. ``ConfigurationError`` if the migrations do not make the locks' tables there."""
     try:
         connection = connections[alias]
@@ -36,6 +77,9 @@ def database_address(alias: str) -> DatabaseAddress:
         raise ConfigurationError(
             f"DISTLOCK names the database {shown(alias)}, which is not in DATABASES; it has to be one of {known}."
         ) from None
+    except ImproperlyConfigured as error:
+        why = " ".join(str(error).split())
+        raise ConfigurationError(f"DISTLOCK names the database {alias!r}, which Django cannot use: {why}") from error
     if not apps.is_installed("distlock_web.django.sql"):
         raise ConfigurationError(
             f"DISTLOCK names the database {alias!r}, but no app in INSTALLED_APPS has the tables of the locks: add "
@@ -54,37 +98,19 @@ def database_address(alias: str) -> DatabaseAddress:
             f"DISTLOCK names the database {alias!r}, which is a {connection.vendor}: locks need PostgreSQL, MySQL, "
             f"MariaDB or SQLite."
         )
-    return address_of(connection)
+    return DjangoDatabase(alias)
 
 
 def address_of(connection: BaseDatabaseWrapper) -> DatabaseAddress:
-    """Where a connection of Django's leads: the store's way there, and whether a transaction is in the same place."""
+    """Where a connection of Django's leads."""
     kind, settings = connection.vendor, connection.settings_dict
-    if kind not in _DJANGO_ONLY:
-        return DatabaseAddress(kind, str(settings["NAME"] or ""), migrated=True)
-    return server_address(kind, settings)
-
-
-def server_address(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
-    host, port = settings["HOST"], settings["PORT"]
-    arguments = {name: value for name, value in settings["OPTIONS"].items() if name not in _DJANGO_ONLY[kind]}
+    name, host = str(settings["NAME"] or ""), settings["HOST"]
+    if kind not in ("postgresql", "mysql"):
+        return DatabaseAddress(kind, name)
+    arguments = dict(settings["OPTIONS"])
     if kind == "mysql" and host.startswith("/"):  # as Django says it
         host, arguments["unix_socket"] = "", host
-    mode = str(arguments.pop("ssl_mode", "")).upper() if kind == "mysql" else ""
-    if mode == "DISABLED":
-        arguments["ssl_disabled"] = True
-    elif mode in _TLS:
-        arguments["ssl"] = {**(arguments.get("ssl") or {}), **_TLS[mode]}
-    return DatabaseAddress(
-        kind=kind,
-        name=str(settings["NAME"] or ""),
-        host=host,
-        port=_port(port),
-        user=settings["USER"],
-        password=settings["PASSWORD"],
-        connect_args=arguments,
-        migrated=True,
-    )
+    return DatabaseAddress(kind, name, host, _port(settings["PORT"]), arguments)
 
 
 def _port(given: object) -> int | str | None:

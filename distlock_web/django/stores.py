@@ -7,10 +7,12 @@ from typing import Any
 from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
+from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from ..core.config import shown
 from ..core.errors import ConfigurationError
-from ..core.registry import Resources, configure, configure_failed, unconfigure
+from ..core.registry import Resources, configure, configure_failed, configured, unconfigure
 from ..web.settings import PROJECT_POLICIES, with_policies
 
 _configured = False
@@ -43,10 +45,10 @@ def project_mapping() -> tuple[Any, list[ConfigurationError]]:
     return with_policies(getattr(settings, "DISTLOCK", None), project)
 
 
-def _database_address(alias: str) -> Any:
-    from .databases import database_address  # not before the models can be imported
+def _database(alias: str) -> Any:
+    from .databases import database  # not before the models can be imported
 
-    return database_address(alias)
+    return database(alias)
 
 
 def connection_pool(alias: str) -> Any:
@@ -77,4 +79,18 @@ def connection_pool(alias: str) -> Any:
         ) from None
 
 
-RESOURCES: Resources = {"CACHE": connection_pool, "DATABASE": _database_address}
+def _close_before_the_database_goes(*, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
+    """Whoever connects to no database makes, copies or drops one, as a test run does at its beginning and its end.
+
+    PostgreSQL refuses that as long as anybody is connected. A later use opens connections again.
+    """
+    if connection.alias == NO_DB_ALIAS:
+        registry = configured()
+        for store in registry.stores.values() if registry is not None else ():
+            if store.config.database:
+                store.close()
+
+
+connection_created.connect(_close_before_the_database_goes, dispatch_uid="distlock_web.stores")
+
+RESOURCES: Resources = {"CACHE": connection_pool, "DATABASE": _database}

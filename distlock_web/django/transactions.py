@@ -177,7 +177,7 @@ _opened = threading.local()
 
 def _remember(connection: BaseDatabaseWrapper, **kwargs: object) -> None:
     known = _opened.__dict__.setdefault("connections", [])
-    if connection not in known:
+    if connection not in known and not hasattr(connection, "distlock"):  # the locks' own
         known.append(connection)
 
 

@@ -34,3 +34,27 @@ class TestMariaDB(StoreContract):
     @pytest.fixture
     def settings(self, mariadb_settings: dict[str, Any]) -> dict[str, Any]:
         return {**mariadb_settings, "OPTIONS": PATIENT}
+
+
+class TestSQLiteByDjango(StoreContract):
+    ttl = 0.8
+
+    @pytest.fixture
+    def settings(self, sqlite_django_settings: dict[str, Any]) -> dict[str, Any]:
+        return {**sqlite_django_settings, "OPTIONS": PATIENT}
+
+
+class TestPostgreSQLByDjango(StoreContract):
+    ttl = 0.8
+
+    @pytest.fixture
+    def settings(self, postgres_django_settings: dict[str, Any]) -> dict[str, Any]:
+        return {**postgres_django_settings, "OPTIONS": PATIENT}
+
+
+class TestMariaDBByDjango(StoreContract):
+    ttl = 0.8
+
+    @pytest.fixture
+    def settings(self, mariadb_django_settings: dict[str, Any]) -> dict[str, Any]:
+        return {**mariadb_django_settings, "OPTIONS": PATIENT}

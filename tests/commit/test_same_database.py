@@ -38,6 +38,10 @@ POSTGRESQL = [
     ("postgresql:///?service=shop", "postgresql:///?service=shop", SAME),
     ("postgresql:///?service=shop", "postgresql:///?service=locks", OTHER),
     ("postgresql:///?service=shop", "postgresql://", OTHER),
+    ("postgresql://db/shop?options=-csearch_path=a", "postgresql://db/shop?options=-c%20search_path%3Da", SAME),
+    ("postgresql://db/shop?options=-csearch_path=a", "postgresql://db/shop?options=-c%20search_path%3Db", OTHER),
+    ("postgresql://db/shop?options=-csearch_path=a", "postgresql://db/shop", OTHER),
+    ("postgresql://db/shop?options=-cgeqo=off", "postgresql://db/shop", SAME),
     ("postgresql://db/shop?hostaddr=10.0.0.7", "postgresql://10.0.0.7/shop", SAME),
     ("postgresql://db/shop?hostaddr=10.0.0.7", "postgresql://db/shop?hostaddr=10.0.0.8", OTHER),
 ]

@@ -23,6 +23,7 @@ from distlock_web.core.config import StoreConfig
 from distlock_web.core.registry import registry
 from distlock_web.django.transactions import _Transaction
 from tests.support.databases import Database, Kind, django_alias
+from tests.support.stores.sql import known_at
 
 LOCKS = "locks"
 APP = "distlock_web.django.sql"
@@ -157,16 +158,6 @@ def test_a_dump_of_the_project_has_no_locks(
     assert not any(model.startswith("distlock_web") for model in models)
 
 
-def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database: Callable[[Kind], Database]) -> None:
-    from distlock_web.django.databases import server_address
-
-    options = {"pool": True, "isolation_level": 3, "sslmode": "prefer"}
-    place = {"NAME": "n", "HOST": "/run/mysqld.sock", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
-    assert server_address("postgresql", place).connect_args == {"sslmode": "prefer"}
-    assert server_address("mysql", {**place, "OPTIONS": {}}).connect_args == {"unix_socket": "/run/mysqld.sock"}
-    assert "p" not in repr(server_address("postgresql", place)).split("'")
-
-
 @pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
 @pytest.mark.parametrize("host", ["/run/a.sock", "db.example", ""])
 def test_the_projects_transactions_are_where_the_locks_of_its_database_are(vendor: str, host: str) -> None:
@@ -178,7 +169,7 @@ def test_the_projects_transactions_are_where_the_locks_of_its_database_are(vendo
         place = {"NAME": "n", "HOST": host, "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": {}}
         return SimpleNamespace(vendor=vendor, settings_dict=place)
 
-    locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected(host))))
+    locks = address(StoreConfig("default", backend="sql", resource=lambda: known_at(address_of(connected(host)))))
     assert is_at(locks, _Transaction(connected(host)).address)
     assert not is_at(locks, _Transaction(connected("/run/b.sock")).address) or not host
 
@@ -191,34 +182,13 @@ def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
         place = {"NAME": "n", "HOST": "a,b", "PORT": port, "USER": "u", "PASSWORD": "p", "OPTIONS": {}}
         return SimpleNamespace(vendor=vendor, settings_dict=place)
 
-    locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected("5432,5433"))))
-    said = locks.way.place.connect_args
-    assert (said["host"], said["port"]) == ("a,b", "5432,5433")
+    locks = address(
+        StoreConfig("default", backend="sql", resource=lambda: known_at(address_of(connected("5432,5433"))))
+    )
+    assert (locks.way.place.host, locks.way.place.port) == ("a,b", "5432,5433")
     assert is_at(locks, _Transaction(connected("5432,5433")).address)
     assert address_of(connected(" 5432\n")).port == 5432  # from a file or the environment: Django takes it
     for other in ("5432,5434", 5432, "5432", ""):
         assert not is_at(locks, _Transaction(connected(other)).address)
     with pytest.raises(ConfigurationError, match=r"PORT 'five,5'; it has to be a number"):
         address_of(connected("five,5"))
-
-
-@pytest.mark.parametrize(
-    ("options", "arguments"),
-    [
-        ({"ssl_mode": "required", "ssl": {"ca": "f"}}, {"ssl": {"ca": "f", "check_hostname": False}}),
-        (
-            {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": "f"}},
-            {"ssl": {"ca": "f", "check_hostname": True, "verify_mode": True}},
-        ),
-        ({"ssl_mode": "DISABLED"}, {"ssl_disabled": True}),
-        ({"ssl_mode": "PREFERRED"}, {}),
-    ],
-)
-def test_the_encryption_that_mysqlclient_is_told_of_is_that_of_the_locks(
-    options: dict[str, Any], arguments: dict[str, Any]
-) -> None:
-    """PyMySQL does not know the word: each lock was a TypeError."""
-    from distlock_web.django.databases import server_address
-
-    place = {"NAME": "n", "HOST": "h", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
-    assert server_address("mysql", place).connect_args == arguments

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 from kazoo.client import KazooClient
 
-from distlock_web.backends.sql.psycopg_connection import BoundedConnection
+from distlock_web.backends.sql.psycopg_connection import bound
 from tests.support.faults.database_wires import MySQL, PostgreSQL
 from tests.support.faults.steps import Fault, Step, Strike
 from tests.support.faults.wire import Dialect, Network, Wire
@@ -37,9 +37,9 @@ class Client(Protocol):
 
 class _Postgres:
     def __init__(self, port: int) -> None:
-        self._connection: Any = BoundedConnection.connect(host="127.0.0.1", port=port, user="postgres", autocommit=True)
+        self._connection = psycopg.connect(host="127.0.0.1", port=port, user="postgres", autocommit=True)
         self._connection.execute("CREATE TABLE IF NOT EXISTS proxied (number integer)")
-        self._connection.limit = PATIENCE
+        bound(self._connection, PATIENCE)
 
     def write(self, number: int) -> None:
         self._connection.execute("INSERT INTO proxied VALUES (%s)", [number])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
-from urllib.parse import unquote, urlsplit
 
-from ...core.config import DatabaseAddress, StoreConfig, check_flag, check_seconds, unknown_name
+from ...core.config import DatabaseAddress, FrameworkDatabase, StoreConfig, check_flag, check_seconds, unknown_name
 from ...core.errors import ConfigurationError
+from .by_framework import ByFramework
 from .dialects import Dialect, MySQL, PostgreSQL, SQLite
 
 #: A lock is in front of a request: an answer that takes longer than this, in seconds, is none.
@@ -36,6 +35,10 @@ class Way(Protocol):
     @property
     def place(self) -> DatabaseAddress:
         """With all that the driver is told."""
+
+    @property
+    def version(self) -> object:
+        """Another one where the place may be another."""
 
     def connect(self) -> Any:
         """A new connection of the driver, each of whose statements is a transaction of its own."""
@@ -69,61 +72,43 @@ def address(config: StoreConfig) -> Address:
     def seconds(name: str, default: float, **bounds: Any) -> float:
         return check_seconds(options.get(name, default), f'{where}["OPTIONS"][{name!r}]', **bounds)
 
-    known = cast(DatabaseAddress, config.resource()) if config.resource is not None else None
-    if known is not None and known.migrated and "schema" in options:
+    known = cast(FrameworkDatabase, config.resource()) if config.resource is not None else None
+    migrated = known is not None and known.migrated
+    if migrated and "schema" in options:
         raise ConfigurationError(
             f'{where}["OPTIONS"] has "schema" beside DATABASE: there the migrations make the tables, and not in '
             f'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
             f'{{"options": "-c search_path=locks"}}.'
         )
-    from .by_url import ByURL, read
-
     connect_args = _mapping(options, "connect_args", where)
-    if known is None:
-        kind, url = read(config.location, where)
+
+    def dialect_of(kind: str, mariadb: bool = False) -> Dialect:
+        shortest = MYSQL_MIN_TIMEOUT if kind == "mysql" else 0.05
+        timeout = seconds("timeout", TIMEOUT, minimum=shortest)
+        if kind == "mysql":
+            return MySQL(timeout, mariadb=mariadb)
+        return SQLite(timeout) if kind == "sqlite" else PostgreSQL(timeout)
+
+    if known is not None:
+        dialect = dialect_of(known.address.kind)
+        way: Way = ByFramework(known, dialect, connect_args)
     else:
-        kind, url, of_framework = _from_framework(known)
-        connect_args = {**of_framework, **connect_args}
-    migrated = known is not None and known.migrated and kind != "sqlite"
-    shortest = 0.05 if kind in ("sqlite", "postgresql") else MYSQL_MIN_TIMEOUT
-    timeout = seconds("timeout", TIMEOUT, minimum=shortest)
-    dialect = _dialect(kind, timeout, mariadb=url.get_backend_name() == "mariadb")
+        from .by_url import ByURL, read  # here, for it is what needs SQLAlchemy
+
+        kind, url = read(config.location, where)
+        dialect = dialect_of(kind, url.get_backend_name() == "mariadb")
+        way = ByURL(url, dialect, connect_args)
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
     return Address(
-        way=ByURL(url, dialect, connect_args),
+        way=way,
         dialect=dialect,
-        timeout=timeout,
+        timeout=dialect.timeout,
         pool_timeout=seconds("pool_timeout", POOL_TIMEOUT, zero=True),
         max_connections=_count(options.get("max_connections", MAX_CONNECTIONS), where),
         create=create,
         remedy=_remedy(create, config.database if migrated else ""),
         schema=_text_or_none(options, "schema", where),
     )
-
-
-def _dialect(kind: str, timeout: float, mariadb: bool) -> Dialect:
-    if kind == "sqlite":
-        return SQLite(timeout)
-    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=mariadb)
-
-
-def _from_framework(known: DatabaseAddress) -> tuple[str, Any, Mapping[str, Any]]:
-    from sqlalchemy.engine import URL
-
-    if known.kind == "sqlite":
-        # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
-        # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}
-    name, user, password = known.name or None, known.user or None, known.password or None
-    # Several hosts and ports are for the driver to read: a URL has one.
-    port, several = (None, {"port": known.port}) if isinstance(known.port, str) else (known.port, {})
-    url = URL.create(known.kind, user, password, known.host or None, port, name)
-    return known.kind, url, {**several, **known.connect_args}
-
-
-def real_path(name: str) -> str:
-    """Of a file that several links may lead to; SQLite and Django take a URI, too."""
-    return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
 
 
 def _remedy(create: bool, django_alias: str) -> str:

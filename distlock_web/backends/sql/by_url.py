@@ -51,6 +51,8 @@ class ByURL:
         # What stands behind the ? of a URL counts: a socket, perhaps, or another host than in front of it.
         return DatabaseAddress(self._dialect.kind, self._url.database or "", connect_args=self._said)
 
+    version = None
+
     def connect(self) -> Any:
         return self._dialect.connect(*self._place, **self._said)
 

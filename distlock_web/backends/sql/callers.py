@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ...core.backend import CallersTransaction, StatementResult
 from ...core.config import DatabaseAddress
-from .address import Address, real_path
+from .address import Address
+from .by_framework import real_path
 from .statement import Statement
 
+_SEARCH_PATH = re.compile(r"(?:-c\s*|--)search_path=(\S+)")
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 #: Where a driver reads the rest of an address, which is not seen here: two are one where they name the same.
 _ELSEWHERE = ("service", "read_default_file", "read_default_group")
@@ -37,11 +40,19 @@ def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
         return not theirs.in_memory and real_path(place.name) == real_path(theirs.name)
     mine, other = _said(place), _said(theirs)
     sockets = {each["unix_socket"] for each in (mine, other) if "unix_socket" in each}
-    return len(sockets) < 2 and _place(kind, mine) == _place(kind, other)  # else two servers of MySQL's on this machine
+    if len(sockets) == 2 or _place(kind, mine) != _place(kind, other):  # the first: two of MySQL's on this machine
+        return False
+    return ours.schema is not None or _search_path(mine) == _search_path(other)
 
 
 def _said(place: DatabaseAddress) -> Mapping[str, Any]:
     return {"dbname": place.name, "host": place.host, "port": place.port, **place.connect_args}
+
+
+def _search_path(said: Mapping[str, Any]) -> str:
+    """In which schemas PostgreSQL looks for tables, if its options say so."""
+    found = _SEARCH_PATH.findall(str(said.get("options") or "").replace("\\ ", ""))
+    return found[-1].replace(" ", "") if found else ""
 
 
 def _place(kind: str, said: Mapping[str, Any]) -> tuple[str, ...]:

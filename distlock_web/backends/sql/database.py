@@ -155,6 +155,7 @@ class Database:
         self.on_left: Callable[[], None] = lambda: None  #: told when the server takes no writes any more
         self._outage = outage
         self._patient = patient
+        self._version = address.way.version
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
         self._hanging: list[pool.Lent[Any]] = []
         new = partial(pool.Lent[Any], self._connect, self._close)
@@ -259,6 +260,9 @@ class Database:
     def _borrow(self) -> pool.Lent[Any]:
         if self._hanging and not (self._outage is not None and self._outage.silent):
             self._give_up_hanging()  # a COMMIT has been answered since, and so were those before it
+        if (version := self.address.way.version) != self._version:
+            self._version = version
+            self.connections.drop()
         try:
             return self.connections.borrow()
         except pool.AllInUse:

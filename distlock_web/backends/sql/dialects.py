@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core.runtime import DICE, IDENT_DIGITS, now
-from .faults import Fault, of_mysql, of_postgresql, of_sqlite
+from .faults import SILENT, Fault, of_mysql, of_postgresql, of_sqlite
 from .schema import Table
-from .statement import Placeholder, Statement
+from .sockets import keep_alive
+from .statement import Placeholder, Statement, execute
+from .watched import Unanswered, Watched
 
 
 def channel_of(token: str) -> str:
@@ -41,11 +43,16 @@ class Dialect:
     locking = (" FOR UPDATE", " FOR UPDATE SKIP LOCKED")
 
     def connect_args(self) -> dict[str, Any]:
+        """What every driver of it is told."""
         raise NotImplementedError
 
     def connect(self, *place: Any, **given: Any) -> Any:
         """A connection of our own driver, which commits each statement."""
         raise NotImplementedError
+
+    def adopt(self, connection: Any) -> Any:
+        """One of whatever driver, made by somebody, for us: its answers are waited for within a limit."""
+        return connection
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
@@ -94,10 +101,8 @@ class PostgreSQL(Dialect):
         self.timeout = timeout
 
     def connect_args(self) -> dict[str, Any]:
-        # No prepared statements: behind a pooler the next one may go to a server that knows them not.
         return {
             "connect_timeout": max(2, math.ceil(self.timeout)),
-            "prepare_threshold": None,
             "application_name": "distlock",
             # A COMMIT that hangs is waited for as long as the connection lives: whether it does has to be found out.
             "keepalives_idle": KEEPALIVE,
@@ -107,10 +112,17 @@ class PostgreSQL(Dialect):
         }
 
     def connect(self, *place: Any, **given: Any) -> Any:
-        from .psycopg_connection import BoundedConnection
+        import psycopg
 
-        connection = BoundedConnection.connect(*place, autocommit=True, **given)
-        connection.limit = self.timeout
+        # No prepared statements: behind a pooler the next one may go to a server that knows them not.
+        return self.adopt(psycopg.connect(*place, **{"prepare_threshold": None, **given, "autocommit": True}))
+
+    def adopt(self, connection: Any) -> Any:
+        if not hasattr(connection, "pgconn"):
+            return Watched(connection, self.timeout)
+        from .psycopg_connection import bound
+
+        bound(connection, self.timeout)
         return connection
 
     def begin(self, connection: Any, seconds: float) -> str:
@@ -140,7 +152,9 @@ class PostgreSQL(Dialect):
         connection.limit = seconds
 
     def fault(self, error: Exception) -> Fault:
-        return of_postgresql(getattr(error, "sqlstate", None) or "", str(error))
+        if isinstance(error, Unanswered):
+            return SILENT
+        return of_postgresql(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "", str(error))
 
     def is_broken(self, connection: Any) -> bool:
         return bool(connection.closed)
@@ -157,17 +171,18 @@ class MySQL(Dialect):
         self.title = "MariaDB" if mariadb else "MySQL"  # whoever calls it MySQL may be mistaken: see connected()
 
     def connect_args(self) -> dict[str, Any]:
-        return {
-            "connect_timeout": self.timeout,
-            "read_timeout": self.timeout,
-            "write_timeout": self.timeout,
-            "charset": "utf8mb4",
-        }
+        return dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), self.timeout)
 
     def connect(self, *place: Any, **given: Any) -> Any:
         from .pymysql_connection import connect
 
-        return connect({"autocommit": True, **given}, KEEPALIVE, self._tls_contexts)
+        return connect({"charset": "utf8mb4", **given, "autocommit": True}, KEEPALIVE, self._tls_contexts)
+
+    def adopt(self, connection: Any) -> Any:
+        if not hasattr(connection, "_read_timeout"):
+            connection = Watched(connection, self.timeout)
+        keep_alive(connection._sock, KEEPALIVE)
+        return connection
 
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
@@ -189,17 +204,21 @@ class MySQL(Dialect):
             statements.append(f"SET SESSION idle_transaction_timeout = {max(1, math.ceil(self.timeout))}")
         else:  # It knows nothing like it, but ends silent connections, in a transaction or not: else after 8 hours.
             statements.append(f"SET SESSION wait_timeout = {MYSQL_SILENCE}")
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+        for statement in statements:
+            execute(connection, statement)
 
     def begin(self, connection: Any, seconds: float) -> str:
         return "START TRANSACTION"
 
     def limit(self, connection: Any, seconds: float | None) -> None:
-        connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
+        if isinstance(connection, Watched):
+            connection.limit = seconds
+        else:
+            connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
     def fault(self, error: Exception) -> Fault:
+        if isinstance(error, Unanswered):
+            return SILENT
         return of_mysql(error.args[0] if error.args else 0, str(error))
 
     def is_broken(self, connection: Any) -> bool:

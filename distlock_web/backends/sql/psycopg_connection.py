@@ -1,8 +1,9 @@
-"""A connection of psycopg whose answers are waited for within a limit: a server that is frozen never says so."""
+"""A connection of psycopg 3 whose answers are waited for within a limit: a server that is frozen never says so."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import cache
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,17 +17,29 @@ class Unanswered(psycopg.OperationalError):
     """The server did not answer in time."""
 
 
-class BoundedConnection(psycopg.Connection[Any]):
-    #: Seconds for one answer; None: as long as it takes.
-    limit: float | None = None
+def bound(connection: Any, limit: float) -> None:
+    """Whoever has made it: psycopg itself calls ``wait`` for each answer.
 
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+    ``connection.limit``: seconds for one answer; None: as long as it takes.
+    """
+    connection.__class__ = _bounded(connection.__class__)
+    connection.limit = limit
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    def wait(self: Any, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         if self.limit is not None:
-            gen = _bounded(gen, now() + self.limit, self.limit)
-        return super().wait(gen, *args, **kwargs)
+            gen = _within(gen, now() + self.limit, self.limit)
+        answer: T = kind.wait(self, gen, *args, **kwargs)
+        return answer
+
+    return type(
+        f"Bounded{kind.__name__}", (kind,), {"wait": wait}
+    )  # with another base it would be laid out differently
 
 
-def _bounded(work: Generator[Any, Any, T], until: float, limit: float) -> Generator[Any, Any, T]:
+def _within(work: Generator[Any, Any, T], until: float, limit: float) -> Generator[Any, Any, T]:
     """The same work; psycopg comes by ten times a second where there is nothing to read."""
     try:
         wanted = next(work)

@@ -16,6 +16,8 @@ from pymysql.connections import Connection
 from pymysql.constants.CR import CR_CONN_HOST_ERROR
 from pymysql.err import OperationalError
 
+from .sockets import keep_alive
+
 #: Of those that lead elsewhere than to a host and a port, PyMySQL does all.
 _BY_PYMYSQL = {"unix_socket", "bind_address", "read_default_file", "defer_connect"}
 _SIGNATURE = inspect.signature(Connection)
@@ -47,7 +49,6 @@ def _changed(path: object) -> object:
 
 
 def connect(given: dict[str, Any], keepalive: int, contexts: dict[str, Any]) -> Any:
-    """``keepalive``: seconds between two questions of the kernel on a connection that says nothing."""
     if _BY_PYMYSQL & given.keys():
         return _Connection(contexts, **given)
     _SIGNATURE.bind(**given)  # a keyword that it does not have is a wrong setting, also while the host is away
@@ -58,12 +59,7 @@ def connect(given: dict[str, Any], keepalive: int, contexts: dict[str, Any]) -> 
         raise OperationalError(CR_CONN_HOST_ERROR, f"Can't connect to {host!r}: {error}") from error
     try:
         reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # else after hours, as the system has it
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, keepalive * 4000)
+        keep_alive(reached, keepalive)
         connection = _Connection(contexts, **given, defer_connect=True)
         connection.connect(reached)
     except BaseException:

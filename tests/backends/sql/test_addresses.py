@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.engine import make_url
 
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.core.config import DatabaseAddress, parse
 from distlock_web.core.registry import Registry
+from distlock_web.django.stores import RESOURCES
+from tests.support.databases import Database, django_alias
+from tests.support.stores.sql import known_at
 
 
 def made(**settings: Any) -> None:
@@ -87,7 +89,7 @@ def test_a_database_that_no_framework_knows_is_refused() -> None:
 
 @pytest.mark.parametrize("way", ["symlink", "folder", "dots", "relative", "descriptor", "uri"])
 def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any, way: str
 ) -> None:
     """``releases/1/db.sqlite3`` and ``releases/2/db.sqlite3`` led to one database, and had locks of their own."""
     shared, release = tmp_path / "shared", tmp_path / "releases" / "2"
@@ -106,28 +108,32 @@ def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
             "descriptor": f"/dev/fd/{file.fileno()}",
             "uri": f"file:{release}/db%2Esqlite3?mode=rwc",
         }[way]
-        known = DatabaseAddress("sqlite", name)
-        registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
-        with lock("a"):
-            pass
-        registry.close()
+        with django_db_blocker.unblock(), django_alias("locks", Database("sqlite", name)):
+            registry = configure({"default": {"DATABASE": "locks"}}, resources=RESOURCES)
+            with lock("a"):
+                pass
+            registry.close()
     assert sorted(file.name for file in tmp_path.rglob("*.locks")) == ["db.sqlite3.locks"]
     assert (shared / "db.sqlite3.locks").exists()
 
 
-def test_a_framework_may_name_several_hosts(postgres_settings: dict[str, Any]) -> None:
-    url = make_url(postgres_settings["LOCATION"])
-    several = DatabaseAddress(
-        "postgresql", str(url.database), "127.0.0.1,127.0.0.1", f"{url.port},{url.port}", "postgres"
-    )
-    configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: several})
-    with lock("a") as lease:
-        assert lease.fence
+class _SeveralHosts(Database):
+    @property
+    def django(self) -> dict[str, Any]:
+        return {**super().django, "HOST": "127.0.0.1,127.0.0.1", "PORT": f"{self.port},{self.port}"}
+
+
+def test_a_framework_may_name_several_hosts(postgres_locks: Database, django_db_blocker: Any) -> None:
+    several = _SeveralHosts(postgres_locks.kind, postgres_locks.name, postgres_locks.port)
+    with django_db_blocker.unblock(), django_alias("locks", several):
+        configure({"default": {"DATABASE": "locks", "OPTIONS": {"create": True}}}, resources=RESOURCES)
+        with lock("a") as lease:
+            assert lease.fence
 
 
 def test_a_schema_beside_tables_that_a_framework_migrates_is_refused() -> None:
     """The locks looked in the schema, the migrations had made the tables elsewhere, and the error said: migrate."""
-    known = DatabaseAddress("postgresql", "shop", migrated=True)
+    known = known_at(DatabaseAddress("postgresql", "shop"))
     settings = {"DATABASE": "default", "OPTIONS": {"schema": "locks"}}
     registry = configure({"default": settings}, resources={"DATABASE": lambda name: known})
     with pytest.raises(ConfigurationError, match=r'"schema" beside DATABASE.*search_path'):

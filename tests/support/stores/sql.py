@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from distlock_web.backends.sql.tables import key_of
+from distlock_web.core.config import DatabaseAddress
+from distlock_web.core.registry import Registry, with_resource
+from distlock_web.django.stores import RESOURCES
 from tests.support.database_servers import MariaDBServer, PostgresServer
-from tests.support.databases import Database, new_database
+from tests.support.databases import Database, django_alias, new_database
 
 TABLES = ("distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record")
 
@@ -74,3 +78,43 @@ def keep(connection: Connection, *names: str) -> None:
 
 def end(connection: Connection) -> None:
     connection.exec_driver_sql("ROLLBACK")
+
+
+# The same by Django: its machinery makes the connections --------------------------------------------------------------
+
+
+@contextmanager
+def by_django(database: Database) -> Iterator[dict[str, Any]]:
+    """One alias of ``DISTLOCK`` for a database of Django's without locks, which has the tables."""
+    located = emptied(database)
+    registry = Registry({"default": located})
+    registry.store("default").backend.prepare()  # type: ignore[attr-defined] # as the migrations would
+    registry.close()
+    with django_alias("locks", database), pytest.MonkeyPatch.context() as patch:
+        # ``configure()`` of a Django project knows its databases.
+        patch.setattr("distlock_web.core.registry.with_resource", lambda config, _: with_resource(config, RESOURCES))
+        yield {"DATABASE": "locks"}
+
+
+@pytest.fixture
+def postgres_django_settings(postgres_locks: Database, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    with django_db_blocker.unblock(), by_django(postgres_locks) as settings:
+        yield settings
+
+
+@pytest.fixture
+def mariadb_django_settings(mariadb_locks: Database, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    with django_db_blocker.unblock(), by_django(mariadb_locks) as settings:
+        yield settings
+
+
+@pytest.fixture
+def sqlite_django_settings(tmp_path: Path, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    with django_db_blocker.unblock(), by_django(Database("sqlite", str(tmp_path / "project.sqlite3"))) as settings:
+        yield settings
+
+
+def known_at(address: DatabaseAddress) -> Any:
+    """A framework's database at this address, to which nobody connects."""
+    driver = SimpleNamespace(Error=Exception)
+    return SimpleNamespace(address=address, migrated=address.kind != "sqlite", driver=driver, version=None)

@@ -1,0 +1,64 @@
+"""The way to a database that a framework knows: its machinery connects, with its driver and its options."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...core.config import DatabaseAddress, FrameworkDatabase
+from .dialects import Dialect
+from .watched import Unanswered, Watched
+
+
+class ByFramework:
+    def __init__(self, known: FrameworkDatabase, dialect: Dialect, connect_args: Mapping[str, Any]) -> None:
+        self._known, self._dialect, self._connect_args = known, dialect, connect_args
+        self.errors: tuple[type[Exception], ...] = (known.driver.Error, Unanswered)
+
+    @property
+    def name(self) -> str:
+        place, title = self.place, self._dialect.title
+        if place.kind == "sqlite":
+            return f"The {title} database {place.name}"
+        port = f":{place.port}" if place.port else ""
+        return f"The {title} database {place.name} at {place.host or 'localhost'}{port}".replace("  ", " ")
+
+    @property
+    def place(self) -> DatabaseAddress:
+        place = self._known.address
+        # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
+        # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
+        return place if place.kind != "sqlite" else DatabaseAddress(place.kind, f"{real_path(place.name)}.locks")
+
+    @property
+    def version(self) -> object:
+        return self._known.version
+
+    def connect(self) -> Any:
+        adopted: Any = None
+
+        def adopt(connection: Any) -> None:
+            nonlocal adopted
+            adopted = connection  # first: it is closed if it cannot be used
+            adopted = self._dialect.adopt(connection)
+
+        place, said = self.place, self._dialect.connect_args()
+        if place.kind == "mysql":
+            said = {name: math.ceil(seconds) for name, seconds in said.items()}  # mysqlclient knows whole ones only
+        try:
+            self._known.connect(said, self._connect_args, place.name if place.kind == "sqlite" else None, adopt)
+        except BaseException:
+            if adopted is not None:
+                adopted.close()
+            raise
+        if isinstance(adopted, Watched):
+            adopted.disarm()
+        return adopted
+
+
+def real_path(name: str) -> str:
+    """Of a file that several links may lead to; SQLite and Django take a URI, too."""
+    return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
