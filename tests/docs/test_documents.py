@@ -551,7 +551,7 @@ def there(file: Path) -> Path:
 
 
 def test_every_link_leads_somewhere() -> None:
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, *ROOT.glob("example_project/*.md")):
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text()):
             file = there(document.parent / target) if target else document
             assert file.exists(), f"{document.name}: {target}"
