@@ -461,12 +461,26 @@ def test_the_code_runs(script: Script, redis_url: str) -> None:
     assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
+def code_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```.*?^```$", page.read_text("utf-8"), re.M | re.S)
+
+
+def test_the_chinese_recipes_have_blocks_that_are_run() -> None:
+    """They are those that their readers look for, some of them from other pages."""
+    shown = code_blocks(ROOT / "docs" / "recipes.zh-CN.md")
+    run = {block for page in {*DOCUMENTS} - {*TRANSLATED} for block in code_blocks(page)}
+    assert shown
+    assert [block for block in shown if block not in run] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted({*TRANSLATED} - {ROOT / "docs" / "recipes.zh-CN.md"}), ids=lambda page: page.name
+)
 def test_a_translation_has_the_blocks_and_the_tables_of_its_original(page: Path) -> None:
-    texts = [path.read_text("utf-8") for path in (page, page.with_name(page.name.replace(".zh-CN", "")))]
-    blocks, originals = (re.findall(r"^```.*?^```$", text, re.M | re.S) for text in texts)
+    pages = (page, page.with_name(page.name.replace(".zh-CN", "")))
+    blocks, originals = (code_blocks(path) for path in pages)
     assert blocks == originals != []
-    rows, rows_there = (len(re.findall(r"^\|", text, re.M)) for text in texts)
+    rows, rows_there = (len(re.findall(r"^\|", path.read_text("utf-8"), re.M)) for path in pages)
     assert rows == rows_there
 
 
