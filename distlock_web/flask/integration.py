@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -81,4 +82,15 @@ class FlaskIntegration(WebIntegration):
         return f"{view_class.__module__}.{view_class.__qualname__}({function.__name__})"
 
     def variables(self) -> Mapping[str, Callable[[], object]]:
-        return {"request": lambda: request, "session": lambda: session, "g": lambda: g}
+        named: dict[str, Callable[[], object]] = {
+            "request": lambda: request,
+            "session": lambda: session,
+            "g": lambda: g,
+        }
+        return {**named, "current_user": _logged_in} if "flask_login" in sys.modules else named
+
+
+def _logged_in() -> object | None:
+    """Flask-Login's user. One who is not logged in has no `id`, and is nobody: the client is told, with a 400."""
+    user: Any = sys.modules["flask_login"].current_user
+    return user._get_current_object() if user and user.is_authenticated else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import flask_login
 import pytest
 from flask import Flask, g, session
 from flask.views import MethodView
@@ -56,6 +57,30 @@ def test_a_key_may_name_the_request_though_the_view_has_no_such_argument(app: Fl
 
     app.add_url_rule("/<shop>", view_func=view)
     assert app.test_client().get("/oslo?item=7").text == KEYS[key]
+
+
+class User(flask_login.UserMixin):
+    def __init__(self, pk: str) -> None:
+        self.id = pk
+
+
+@pytest.mark.parametrize(("user", "status", "said"), [("7", 200, "cart:7"), (None, 400, "is needed for this")])
+def test_a_key_may_name_the_user_of_flask_login(app: Flask, user: str | None, status: int, said: str) -> None:
+    flask_login.LoginManager(app).user_loader(User)
+    app.secret_key = "tests"
+
+    @app.get("/")
+    @distributed_lockable(key="cart:{current_user.id}")
+    def view() -> str:
+        return held()
+
+    client = app.test_client()
+    if user is not None:
+        with client.session_transaction() as before:
+            before["_user_id"] = user
+    answer = client.get("/")
+    assert answer.status_code == status
+    assert said in answer.text
 
 
 def test_an_argument_of_this_name_comes_first() -> None:
