@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import select
+import selectors
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ...core.runtime import now
+from ...core.runtime import after_fork, now
 from ...core.worker import Worker
 
 
@@ -64,8 +64,10 @@ class Watched:
 
     def notifies(self, timeout: float) -> Iterator[Any]:
         """psycopg2's, as psycopg 3 has them."""
-        if select.select([self._sock], [], [], timeout)[0]:
-            self._connection.poll()
+        with selectors.DefaultSelector() as selector:  # select() knows no descriptor above 1,023
+            selector.register(self._sock, selectors.EVENT_READ)
+            if selector.select(timeout):
+                self._connection.poll()
         while self._connection.notifies:
             yield self._connection.notifies.pop(0)
 
@@ -113,3 +115,11 @@ class _Watch:
 
 
 _watch = _Watch()
+
+
+def _forked() -> None:
+    global _watch
+    _watch = _Watch()  # the other's deadlines are of connections that the parent goes on with: to shut one down ends it there
+
+
+after_fork(_forked)
