@@ -119,7 +119,9 @@ _watch = _Watch()
 
 def _forked() -> None:
     global _watch
-    _watch = _Watch()  # the other's deadlines are of connections that the parent goes on with: to shut one down ends it there
+    _watch = (
+        _Watch()
+    )  # the other one's deadlines are of connections that the parent uses: a shutdown here ends them there
 
 
 after_fork(_forked)
