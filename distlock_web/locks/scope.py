@@ -238,7 +238,7 @@ class Scope:
 
     def over_error(self) -> NotHeld:
         """What to raise when something is asked of the scope after its end."""
-        return NotHeld(f"The lease of {names_of(self)} is over.", name=names_of(self))
+        return NotHeld(f"The lease of {names_of(self)} is over.", name=", ".join(self.spec.names))
 
     def gate(self, hold: Hold) -> ReentryGate:
         """The gate into this hold; closed if the block has ended meanwhile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -100,8 +101,11 @@ async def test_a_blocking_block_in_an_event_loop_is_refused_before_it_begins(mem
     assert await aheld() == []
 
 
-async def test_a_task_hands_its_lease_to_a_thread_and_waits_for_it(store: str) -> None:
-    lease = await lock("a", expire=60).aacquire()
+@pytest.mark.parametrize("on_lost", ["raise", "cancel"])
+async def test_a_task_hands_its_lease_to_a_thread_and_waits_for_it(
+    store: str, on_lost: Literal["raise", "cancel"]
+) -> None:
+    lease = await lock("a", expire=60, on_lost=on_lost).aacquire()
 
     def work() -> None:
         with lease:

@@ -65,8 +65,9 @@ def test_a_call_that_was_let_through_can_lose_nothing(injector: FaultInjector) -
     injector.cut()
     lease = call()
     assert lease.state == "released"
-    with pytest.raises(NotHeld, match="is over"):
+    with pytest.raises(NotHeld, match="is over") as caught:
         lease.extend()
+    assert caught.value.name == "disLock:order"
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -15,6 +15,7 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
 from tests.support.revoking import revoke_the_lock
+from tests.support.waiting import LONG
 
 TTL = 0.9  # a machine that is busy may stand still for half a second
 
@@ -49,9 +50,15 @@ def test_a_lease_that_needs_no_care_starts_no_thread() -> None:
         assert threads() == []
 
 
-@pytest.mark.slow
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release does not wake it: it notices that all are gone when it looks the next time."""
+    monkeypatch.setattr(watchdog, "MAX_SLEEP", 0.02)
+
+
+@pytest.mark.usefixtures("looks_often")
 def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
-    leases = [lock(f"key:{number}", renew=True).acquire() for number in range(50)]
+    leases = [lock(f"key:{number}", expire=10 * LONG, renew=True).acquire() for number in range(50)]
     assert len(threads()) == 1
     for lease in leases:
         lease.release()
@@ -179,6 +186,7 @@ def test_it_sleeps_though_others_keep_coming() -> None:
     assert running.woken == 0, "it would look at all of them again"
 
 
+@pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("when", ["before", "while it is added"])
 def test_a_block_that_has_lost_the_one_around_it_is_not_renewed(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It renewed the outermost hold until its own end."""

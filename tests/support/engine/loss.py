@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -178,9 +179,43 @@ class LossCases(Cases):
         with pytest.raises(LeaseLost) as caught:
             async with the_lock(expire=self.ttl, on_lost="cancel"):
                 await asyncio.sleep(60)
+                pytest.fail("the block went on")
         assert caught.value.reason == "expired"
         assert task.cancelling() == 0
         await asyncio.sleep(0)  # and no cancellation is left over for what follows
+
+    @case
+    async def test_on_lost_cancel_takes_no_other_cancellation_for_its_own(self, tasks: Harness) -> None:
+        """The generator's block belongs to a task that has ended: that one was not cancelled, and another one is."""
+
+        async def rows() -> AsyncGenerator[Lease, None]:
+            async with the_lock(on_lost="cancel") as lease:
+                yield lease
+
+        generator = rows()
+        begun = asyncio.create_task(anext(generator))
+        lease = await begun
+        assert lease.fence is not None
+        await tasks.port.revoke(NAME, lease.fence)
+        with pytest.raises(LeaseLost):
+            await lease.aextend()
+        await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await generator.athrow(asyncio.CancelledError())
+        assert begun.done()
+
+    @case
+    async def test_a_nested_block_that_has_ended_is_told_of_no_loss(self, harness: Harness) -> None:
+        told: list[Lease] = []
+        with pytest.raises(LeaseLost):
+            async with harness.inside(the_lock()) as outer:
+                async with harness.inside(the_lock(on_lost=told.append)) as nested:
+                    assert nested.depth == 2
+                assert outer.fence is not None
+                await harness.port.revoke(NAME, outer.fence)
+                with pytest.raises(LeaseLost):
+                    await harness.extend(outer)
+        assert told == []
 
     @case
     async def test_a_cancellation_is_not_hidden_by_a_release_that_fails(self, tasks: Harness) -> None:

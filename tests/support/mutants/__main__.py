@@ -188,7 +188,7 @@ def _judge(name: str, mutants: list[Mutant], *, whole: bool) -> bool:
         print(f"  survives, and is not in {KNOWN.name}: {text}")
     for text in gone:
         print(f"  does not survive any more, or is another one now: {text}")
-    too_many = sum(survivors.values()) > MOST * len(tried)
+    too_many = sum(survivors.values()) > MOST * len(mutants if whole else tried)
     if too_many:
         print(f"  more than {MOST:.0%} survive")
     return not (new or gone or too_many or (whole and len(tried) < len(mutants)))
