@@ -158,7 +158,7 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._watched: set[WatchedHold] = set()
+        self._watched: dict[WatchedHold, None] = {}  # in the order in which they came
         self._dues_arrived: deque[float] = deque()  # since the thread has looked at all of them
         self._next = self._idle_since = float("-inf")
         self._worker = Worker("distlock-watchdog", self._step, self._is_left)
@@ -169,7 +169,7 @@ class Watchdog:
             for item in watched:
                 if item.renew:
                     item.due = AT_ONCE  # to connect takes its time: not at a third of a lease that is short
-        self._watched.update(watched)
+        self._watched.update(dict.fromkeys(watched))
         due = min(item.due for item in watched)
         self._dues_arrived.append(due)
         if not self._worker.start():
@@ -179,7 +179,8 @@ class Watchdog:
             self._worker.wake()
 
     def remove(self, watched: Sequence[WatchedHold]) -> None:
-        self._watched.difference_update(watched)
+        for item in watched:
+            self._watched.pop(item, None)
 
     def check_now(self, watched: Sequence[WatchedHold]) -> None:
         """Check these at once. It may be called while garbage is collected: it waits for nobody."""
@@ -273,7 +274,7 @@ class Watchdog:
         for item in items:
             if item.due != AT_ONCE:  # as somebody has said meanwhile
                 item.schedule()
-        for outage in set(outages.values()):
+        for outage in dict.fromkeys(outages.values()):
             self._failed([item for item in items if outages.get(item.hold) is outage], outage)
 
     def _failed(self, items: list[WatchedHold], error: DistLockError) -> None:

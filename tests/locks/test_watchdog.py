@@ -180,7 +180,7 @@ def test_it_sleeps_though_others_keep_coming() -> None:
 
     dog._worker = running = Running()  # type: ignore[assignment]
     dog.add([Item(4.0)])  # type: ignore[list-item]
-    dog._watched.add(Looked(4.0))  # type: ignore[arg-type]
+    dog._watched[Looked(4.0)] = None  # type: ignore[index]
     running.woken = 0
     assert 1.0 < dog._step() <= 2.0, "until the one that came meanwhile is due"
     assert running.woken == 0, "it would look at all of them again"

@@ -50,9 +50,9 @@ class Topology:
         return self._owners[slot]
 
     @property
-    def serving(self) -> set[NodeAddress | None]:
-        """Those that serve slots."""
-        return set(self._owners)
+    def serving(self) -> dict[NodeAddress | None, None]:
+        """Those that serve slots, in the order of these: no set, whose order is another one in each process."""
+        return dict.fromkeys(self._owners)
 
     @property
     def masters(self) -> dict[NodeAddress, list[int]]:
