@@ -242,6 +242,22 @@ MUTANTS: dict[str, Mutant] = {
     "a hand-over forgets hold_at_least": Mutant(
         "memory-nested-4", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
     ),
+    "in a cluster a node is believed that knows no slots": Mutant(
+        "cluster-0", "backends/redis/cluster/topology.py", "            if not any(owners):", "            if False:"
+    ),
+    "in a cluster a renewal follows a slot that moves as long as others do": Mutant(
+        "cluster-leases-13",
+        "backends/redis/cluster/port.py",
+        "follow = None if timeout is None else now() + FOLLOW_TOGETHER",
+        "follow = None",
+    ),
+    "in a cluster a node that refuses fails the renewals at all others": Mutant(
+        "cluster-leases-23",
+        "backends/redis/cluster/port.py",
+        "                found[slot] = answer\n                if isinstance(answer, BackendUnavailable)",
+        '                found[slot] = answer\n                if type(answer).__name__ == "ConfigurationError":\n'
+        "                    raise answer\n                if isinstance(answer, BackendUnavailable)",
+    ),
 }
 # What concerns call chains is found by those on a server, too.
 for _name, _seed in {

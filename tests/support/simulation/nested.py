@@ -302,7 +302,7 @@ class NestedCaller:
         except package.LeaseLost:
             failed = True
         except package.LockBusy:
-            pass
+            assert body is None
         except package.BackendUnavailable:
             self._unreachable(since)
         except package.ConfigurationError as error:
@@ -427,6 +427,8 @@ class NestedCaller:
             pass
         except package.BackendUnavailable:
             self._unreachable(since)
+        except package.ConfigurationError as error:
+            self._refused(error)
 
     def _in_a_call(self, the_lock: Any, path: Path) -> None:
         nest, seen = self._nest, list[Body]()

@@ -27,6 +27,7 @@ MODULES = (
     NAME,
     f"{NAME}.backends.memory",
     f"{NAME}.backends.redis",
+    f"{NAME}.backends.redis.cluster",
     f"{NAME}.backends.redlock",
     f"{NAME}.testing.contract.base",
     f"{NAME}.testing.storm",

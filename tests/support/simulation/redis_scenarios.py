@@ -30,7 +30,7 @@ class RedisNode:
     def __init__(self, scenario: RedisScenario, name: str, drift: float) -> None:
         self._scenario = scenario
         self.machine = Machine(scenario.world, name, drift)
-        self.model = RedisServer(self.machine.wall, name=name)
+        self.model = scenario.model(self.machine.wall, name=name)
         self.model.run_id = f"{name:0>40}"
         self.right_clock = self.machine.wall_ahead
         self.began_anew = 0.0  #: when it lost its data, by its clock
@@ -50,6 +50,7 @@ class RedisScenario(Scenario):
     """One server."""
 
     processes = 3
+    model: type[RedisServer] = RedisServer
     servers = 1
     servers_drift = Scenario.drift
 

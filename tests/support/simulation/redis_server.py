@@ -427,6 +427,7 @@ class Connection:
         self.number = Connection._last
         self.server = server
         self.protocol = 2
+        self.asking = False  #: of a node of a cluster, until its next command
         self.channels: dict[bytes, None] = {}
         self.push: Callable[[bytes], None] = self._keep
         self.closed: Callable[[], None] = lambda: None  #: called when the server ends the connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .cluster_scenarios import ClusterLeases, ClusterScenario
 from .redis_scenarios import (
     ClockSetAfterStart,
     ClockSetAhead,
@@ -28,6 +29,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "redis-nested": RedisNested,
     "sentinel": SentinelScenario,
     "redlock": RedlockScenario,
+    "cluster": ClusterScenario,
+    "cluster-leases": ClusterLeases,
     "redis-outage": LongOutage,
     "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-ahead": ClockSetAhead,
