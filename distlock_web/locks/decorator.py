@@ -434,17 +434,17 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         task = locked.task()
         scope = await locked.scope(TASKS, args, kwargs)
         try:
-            scope = await locked.acquire(scope, task)
-        except (LockBusy, BackendUnavailable) as error:
-            return await locked.rejected(error, scope, args, kwargs)
-        try:
+            try:
+                scope = await locked.acquire(scope, task)
+            except (LockBusy, BackendUnavailable) as error:
+                return await locked.rejected(error, scope, args, kwargs)
             result = await function(*args, **kwargs)
             locked.refuse_unlocked(result)
             await locked.judge(result, scope, args, kwargs)
             response = locked.streamed(result, scope)
         except BaseException as error:
             if task is None or not task.keeps(scope):
-                await ending.end(scope, error)
+                await ending.end(scope, error)  # does nothing where the scope has ended
             raise
         if response is not None:
             return response

@@ -533,12 +533,15 @@ def test_a_retry_that_was_sent_keeps_it_whatever_becomes_of_this_run(mailbox: Ma
     assert states() == {}
 
 
-def test_so_it_is_with_a_coroutine(mailbox: Mailbox) -> None:
-    class Loop(celery.Task):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            result = asyncio.run(self.run(*args, **kwargs))
-            return result, states()
+class Loop(celery.Task):
+    """Of a function that is a coroutine: each run has an event loop of its own."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = asyncio.run(self.run(*args, **kwargs))
+        return result, states()
+
+
+def test_so_it_is_with_a_coroutine(mailbox: Mailbox) -> None:
     @mailbox.task(base=Loop)
     @distributed_lockable("report", expire=10)
     async def report() -> dict[str, str]:
@@ -603,15 +606,19 @@ def test_what_follows_comes_back_until_the_running_one_has_ended(mailbox: Mailbo
     assert states() == {}
 
 
+@pytest.mark.parametrize("base", [celery.Task, Loop])
 @pytest.mark.parametrize("verb", ["acquire", "attach"])
-def test_again_it_stays_queued_while_the_store_does_not_answer(mailbox: Mailbox, verb: str) -> None:
+def test_again_it_stays_queued_while_the_store_does_not_answer(mailbox: Mailbox, verb: str, base: Any) -> None:
     ran: list[str] = []
 
-    @mailbox.task()
-    @distributed_lockable("report:{month}", expire=10)
-    def report(month: str) -> None:
+    def work(month: str) -> None:
         ran.append(month)
 
+    async def work_in_loop(month: str) -> None:
+        ran.append(month)
+
+    function = work_in_loop if base is Loop else work
+    report = mailbox.task(base=base, name="report")(distributed_lockable("report:{month}", expire=600)(function))
     unique(report, again=True).delay("May")
     injector = FaultInjector(registry().store("default"))
     injector.lose(verb, "request", "request")
