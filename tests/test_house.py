@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"core", "locks", "web", "cli", "sqlalchemy"},
         {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy", "babel", "flask_babel"},
     ),
+    "starlette": ({"core", "locks", "web"}, {"starlette"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
@@ -64,6 +65,8 @@ PUBLIC = (
     "distlock_web.opentelemetry",
     "distlock_web.prometheus",
     "distlock_web.sqlalchemy",
+    "distlock_web.starlette",
+    "distlock_web.starlette.responses",
 )
 
 #: How many floors a part may have, where a module stands above all of its part that it imports.

@@ -41,7 +41,8 @@ class Origin:
 
     request_id: str
     #: What runs, for people. It is stored with each lock and shown: of a URL the route, for its values may be secrets.
-    path: str
+    #: A function finds it out for each lock, where a framework routes a request without a word.
+    path: str | Callable[[], str]
     token: str  #: 24 hex digits that nobody can guess
     #: Whose request it is, for people. Called for every lock that is taken; None: not to be known.
     user: Callable[[], str] | None = None
@@ -53,7 +54,7 @@ class Origin:
     def new(
         cls,
         request_id: str | None = None,
-        path: str = "",
+        path: str | Callable[[], str] = "",
         user: Callable[[], str] | None = None,
         named: Callable[[], str | None] | None = None,
     ) -> Origin:
@@ -68,6 +69,11 @@ class Origin:
         if self.named is not None and (name := self.named()) is not None:
             self.request_id, self.is_named = name, True
         return self.request_id
+
+
+def path_of(origin: Origin) -> str:
+    """What runs, as far as it is known now."""
+    return origin.path if isinstance(origin.path, str) else origin.path()
 
 
 _origin: ContextVar[Origin | None] = ContextVar("distlock_origin", default=None)
@@ -267,7 +273,7 @@ class HolderInfo:
         end = ",1]" if renews else "]"
         if origin is None:
             return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""{end}'
-        path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
+        path, token = _quoted(path_of(origin)[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
         user = '""' if origin.user is None else _quoted(origin.user())
         return f'[{_quoted(origin.known_as())},{path},{constant},"{token}",{tail},{user}{end}'
 

@@ -13,13 +13,12 @@ from werkzeug.routing import BuildError
 from werkzeug.wrappers import Response
 
 from ..locks.hooks import Answer, Args, Asked, Kwargs
-from ..locks.once import Once
-from ..web.framework import Given, WebIntegration
+from ..web.framework import Given, WebIntegration, is_hidden_view, is_view
 from ..web.once import warn_of_lost
 from . import asked, once
 from .state import running_registry
 from .streaming import is_stream, send_under_lock
-from .views import apps_with_stores, is_hidden_view, is_view, refuse_registered
+from .views import apps_with_stores, functions_of_request, refuse_registered
 
 
 class FlaskIntegration(WebIntegration):
@@ -33,7 +32,8 @@ class FlaskIntegration(WebIntegration):
     check_function = staticmethod(refuse_registered)
 
     def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Any | None:
-        return request if is_view(locked) or (isinstance(locked, Once) and is_hidden_view(locked)) else None
+        views = functions_of_request()
+        return request if is_view(locked, views) or is_hidden_view(locked, views) else None
 
     def answer(self, result: Any, view_request: Any | None, locked: Any) -> Given | None:
         if not isinstance(result, Response):

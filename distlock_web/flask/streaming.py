@@ -7,8 +7,9 @@ from typing import Any
 
 from werkzeug.wrappers import Response
 
+from ..web.framework import is_view
 from ..web.streaming import LockedBody, StreamLock
-from .views import is_view
+from .views import functions_of_request
 
 
 def send_under_lock(result: Any, lock: StreamLock) -> Any:
@@ -32,4 +33,4 @@ def is_stream(result: Any, locked: object) -> bool:
         return result.is_streamed
     content = result[0] if isinstance(result, tuple) and result else result
     streams = content.is_streamed if isinstance(content, Response) else isinstance(content, Iterator)
-    return streams and is_view(locked)
+    return streams and is_view(locked, functions_of_request())

@@ -1,15 +1,8 @@
-"""What is wrong with a locked view, found when it is registered or decorated, at no cost per request.
-
-It must not be skipped: its None would be a 500. With ``once`` it needs a key. And it must be what Flask calls:
-``@app.route`` registers the function that it is given, and a ``distributed_lockable`` above it makes another one, which
-nobody calls.
-"""
+"""The views of an app, each looked at as it is registered; and those that a request was routed to."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any
 from weakref import WeakSet
 
@@ -18,9 +11,8 @@ from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
-from ..core.runtime import TASKS, THREADS
-from ..locks.decorator import LockedFunction, is_below, locks_on, undecorated, wrapped
-from ..locks.once import Once
+from ..locks.decorator import LockedFunction, locks_on, wrapped
+from ..web.view_checks import check_view, is_locked_elsewhere, registered_without_lock
 from .state import KEY
 
 _apps: WeakSet[Flask] = WeakSet()
@@ -60,37 +52,11 @@ class CheckedViews(dict[str, RouteCallable]):
             self[endpoint] = view
 
     def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
-        if _is_locked_elsewhere(view):
+        if is_locked_elsewhere(view):
             raise _registered_without_lock(endpoint)
         for name, locked in locked_functions(endpoint, view):
-            if isinstance(locked, Once) and not locked.has_key:
-                raise ConfigurationError(
-                    f"The view {name}: once needs a key that says which requests are the same, such as "
-                    f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'
-                )
-            self._check_store(name, locked)
-            if self._on_busy(locked) == "skip":
-                raise ConfigurationError(
-                    f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
-                    f'500. Say on_busy="raise" (a 409 with Retry-After), or give a function that makes the response: '
-                    f"on_busy=lambda error, *args, **kwargs: (...)."
-                )
+            check_view(name, locked, self._registry, "Flask answers with a 500")
         super().__setitem__(endpoint, view)
-
-    def _check_store(self, name: str, locked: LockedFunction) -> None:
-        """What only some stores can do."""
-        if self._registry is None or not locked.options.wants_more:
-            return
-        store = self._registry.store(locked.options.store)
-        try:
-            locked.options.check(store, TASKS if locked.asynchronous else THREADS)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"The view {name}: {error}") from error
-
-    def _on_busy(self, locked: LockedFunction) -> Any:
-        if locked.on_busy is not None or self._registry is None:
-            return locked.on_busy
-        return self._registry.store(locked.options.store).config.on_busy
 
 
 def locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
@@ -113,43 +79,17 @@ def functions_of(endpoint: str, view: Callable[..., Any] | None) -> dict[str, An
 
 
 def functions_of_request() -> list[Any]:
-    """The same of the view that this request was routed to."""
+    """The same of the view that this request was routed to; nothing where there is no request."""
+    if not has_request_context():
+        return []
     endpoint = request.endpoint or ""
     return list(functions_of(endpoint, current_app.view_functions.get(endpoint)).values())
 
 
-def is_view(locked: object) -> bool:
-    """Whether the locked function is the view of this request."""
-    if not (has_request_context() and isinstance(locked, LockedFunction)):
-        return False
-    # Not by ``__distlock__``: only the outermost of several is seen, and none where each request decorates anew.
-    return any(undecorated(function) is locked.function for function in functions_of_request())
-
-
-def is_hidden_view(locked: Any) -> bool:
-    """Whether it is that below a decorator without ``functools.wraps``, which hides it.
-
-    What such a one is around has a key of the request, and no ``result=True``: else it is a function that the view
-    calls, whose value is nobody's response.
-    """
-    if not has_request_context() or "request" not in locked.keys.variables or getattr(locked, "keeps_result", False):
-        return False
-    return any(is_below(function, locked.function) for function in functions_of_request())
-
-
-def _is_locked_elsewhere(view: Any) -> bool:
-    """Whether the view's name, in its module, means the view under a lock, while this is the one without."""
-    module = sys.modules.get(getattr(view, "__module__", None) or "")
-    named = vars(module).get(getattr(view, "__name__", "")) if module else None
-    if not isinstance(named, FunctionType) or not hasattr(named, "__distlock__"):
-        return False
-    return not hasattr(view, "__distlock__") and any(each is view for each in wrapped(named))
-
-
 def _registered_without_lock(endpoint: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The decorator of a lock, distributed_lockable or once, stands above the route of the view {endpoint!r}, "
-        f"which Flask would call without the lock: put it below @app.route, next to the function. To lock a view of "
-        f"somebody else's that is registered already, take it out first: app.view_functions[{endpoint!r}] = "
-        f"distributed_lockable(...)(app.view_functions.pop({endpoint!r}))."
+    return registered_without_lock(
+        repr(endpoint),
+        "@app.route",
+        f" To lock a view of somebody else's that is registered already, take it out first: "
+        f"app.view_functions[{endpoint!r}] = distributed_lockable(...)(app.view_functions.pop({endpoint!r})).",
     )

@@ -368,10 +368,11 @@ class LockedFunction:
         if scope.spec.hold_at_least and not self.succeeded(result, args, kwargs):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
 
-    def streamed(self, result: Any, scope: Scope) -> object | None:
+    def streamed(self, result: Any, scope: Scope) -> hooks.Answer | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         if self.until is None:
-            return hooks.first(Integration.stream, result, self, Lease(scope))
+            response = hooks.first(Integration.stream, result, self, Lease(scope))
+            return response if response is None or isinstance(response, hooks.Answer) else hooks.Answer(response)
         if self.until == "commit" and not self._told_of_stream and hooks.first(Integration.is_stream, result, self):
             self._told_of_stream = True
             logger.warning(
@@ -410,7 +411,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             result = locked.call(function, scope, args, kwargs)
             response = locked.streamed(result, scope)
             if response is not None:
-                return response
+                return response.value
             ending.end_now(scope, None)
             return result
         except BaseException as error:
@@ -447,7 +448,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
                 await ending.end(scope, error)  # does nothing where the scope has ended
             raise
         if response is not None:
-            return response
+            return response.value
         await ending.end(scope, None)
         return result
 

@@ -174,7 +174,8 @@ class WebQuestions:
     def stream(self, result: Any, locked: object, lease: Lease) -> object | None:
         """The streaming response that a locked function returned, going on under its lock until its body is sent.
 
-        None: the result is not one of the framework's. ``web/streaming.py`` has what wraps a body.
+        None: the result is not one of the framework's. ``web/streaming.py`` has what wraps a body. Or an
+        :class:`Answer` with what the function returned: its lock goes on, and somebody else ends it.
         """
         return None
 

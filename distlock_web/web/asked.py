@@ -118,14 +118,15 @@ def form_parts(
     ``of_rendering``: the project's own names of fields that differ from one rendering to the next.
     """
     for name, values in fields:
-        if not _is_one_of(name, (*_OF_RENDERING, *of_rendering)):
+        if not is_field_of_rendering(name, of_rendering):
             yield json.dumps(["field", name, *values], default=_of_no_json)
     for file in files:
         yield json.dumps(["file", file.field, *_said_of(file)])
 
 
-def _is_one_of(name: str, fields: tuple[str, ...]) -> bool:
+def is_field_of_rendering(name: str, others: tuple[str, ...] = ()) -> bool:
     """Also in a form that has a prefix, for there are several on its page."""
+    fields = (*_OF_RENDERING, *others)
     return name in fields or any(name.endswith(f"{after}{field}") for field in fields for after in _AFTER_PREFIX)
 
 

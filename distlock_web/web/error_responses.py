@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 from ..core.backend import SHARED
 from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
-from ..core.request_id import current_origin
+from ..core.request_id import current_origin, path_of
 from ..locks.events import log_fields
 from .printable import printable
 from .texts import _, language, plural
@@ -181,6 +181,6 @@ def log_refused(error: Refusal, method: str | None, path: str) -> None:
     event = next((event for kind, event in _EVENTS.items() if isinstance(error, kind)))
     fields = error.log_fields or log_fields(event, "", error.name or "", "")
     origin = current_origin()
-    request = origin.path if origin is not None and origin.path else f"{method} {path}"
+    request = (path_of(origin) if origin is not None else "") or f"{method} {path}"
     # A server may hand on any text as the method, too, and of any length.
     logger.log(level, "%s: %s", printable(request[:MAX_LOGGED]), error, extra=fields)

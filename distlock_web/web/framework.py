@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..core.request_id import current_request_id
 from ..locks import hooks
+from ..locks.decorator import LockedFunction, is_below, undecorated
 from ..locks.hooks import Args, Asked, Integration, Kwargs
 from ..locks.lease import Lease
 from ..locks.once import Once
@@ -48,8 +49,8 @@ class WebIntegration(Integration):
     def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Any | None:
         """The running request, if it is its view that was called so. None: it is a helper, a task, another's view.
 
-        That is the question behind all others. Where the arguments do not tell, compare ``locked.function`` with the
-        view that the request was routed to: :func:`distlock_web.locks.decorator.is_below`.
+        That is the question behind all others. Where the arguments do not tell, ask
+        :func:`is_view` and :func:`is_hidden_view` of the function that the request was routed to.
         """
         raise NotImplementedError
 
@@ -125,6 +126,23 @@ class WebIntegration(Integration):
     def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> hooks.Answer:
         """The same as the view returns it."""
         return hooks.Answer(unpack(kept["value"]) if "value" in kept else self.respond(replay(kept), request, locked))
+
+
+def is_view(locked: object, views: Iterable[Any]) -> bool:
+    """Whether the locked function is one of these, which a request was routed to, whatever decorators are around it."""
+    # Not by ``__distlock__``: only the outermost of several is seen, and none where each request decorates anew.
+    return isinstance(locked, LockedFunction) and any(undecorated(view) is locked.function for view in views)
+
+
+def is_hidden_view(locked: Any, views: Iterable[Any]) -> bool:
+    """Whether a function with ``once`` is that below a decorator without ``functools.wraps``, which hides it.
+
+    What such a one is around has a key of the request, and no ``result=True``: else it is a function that the view
+    calls, whose value is nobody's response.
+    """
+    if not isinstance(locked, Once) or "request" not in locked.keys.variables or locked.keeps_result:
+        return False
+    return any(is_below(view, locked.function) for view in views)
 
 
 class Refused(NamedTuple):

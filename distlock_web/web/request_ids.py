@@ -77,9 +77,10 @@ class RequestScope:
     """One request: while it is entered its id is bound, and only its own locks count as those of the running code.
 
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
-    ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs; where the
-    framework finds that out later, :func:`note_route`. ``header`` is what our header says, ``proxy`` what the proxy's
-    does. ``named`` asks what somebody has called the request where the framework keeps such things; it may not raise.
+    ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs, or is a
+    function that does, asked for each lock; where the framework tells that later, :func:`note_route`. ``header`` is what
+    our header says, ``proxy`` what the proxy's does. ``named`` asks what somebody has called the request where the
+    framework keeps such things; it may not raise.
     """
 
     __slots__ = ("_origin", "_scopes")
@@ -87,7 +88,7 @@ class RequestScope:
     def __init__(
         self,
         header: str | None,
-        path: str = "",
+        path: str | Callable[[], str] = "",
         user: Callable[[], object] | None = None,
         *,
         proxy: str | None = None,

@@ -7,10 +7,11 @@ that has disconnected), or when the response is dropped without any of that; onc
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -51,6 +52,20 @@ class StreamLock:
     def _alive(self) -> bool:
         return not self._owners or any(owner() is not None for owner in self._owners)
 
+    @classmethod
+    def of_record(cls, lease: Lease) -> StreamLock | None:
+        """The lock of a ``once`` whose answer is not known yet; None: it leaves no record, and ends now."""
+        return None if scope_of(lease).record is None else cls(lease)
+
+    def keep(self, kept: Mapping[str, Any]) -> None:
+        """This was answered: its end records it."""
+        if self._scope.record is not None:
+            self._scope.record = json.dumps({**json.loads(self._scope.record), "kept": kept})
+
+    def leave_no_record(self) -> None:
+        """It was not done: its end leaves nothing, and it is done again."""
+        self._scope.leave_no_record()
+
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
         check_process()  # in a copy of the process the body would go on beside its parent's
@@ -89,9 +104,8 @@ class StreamLock:
             self._log_loss(error)
 
     def _break_off(self) -> None:
-        """If it has not ended: what ``once`` is to do is not done, and is done again."""
         if not self.by_server:
-            self._scope.leave_no_record()
+            self.leave_no_record()
 
     def note_failure(self, error: BaseException, failure: Exception) -> None:
         """The body's exception wins over that of its closing."""

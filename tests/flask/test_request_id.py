@@ -9,7 +9,7 @@ import pytest
 from flask import Flask, current_app, stream_with_context
 
 from distlock_web import current_request_id, lock
-from distlock_web.core.request_id import current_origin
+from distlock_web.core.request_id import current_origin, path_of
 from distlock_web.flask import DistLock
 
 
@@ -38,7 +38,7 @@ def test_the_lock_knows_method_and_route_and_nothing_of_what_stands_in_the_url(a
     def path() -> str:
         origin = current_origin()
         assert origin is not None
-        return origin.path
+        return path_of(origin)
 
     seen = []
     app.before_request(lambda: seen.append(path()))

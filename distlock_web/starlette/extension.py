@@ -1,0 +1,81 @@
+"""What ``DistLock(app)`` puts into an app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from ..core.errors import DistLockError
+from ..core.registry import Registry
+from ..web.asgi import AnswerMiddleware, App, RequestMiddleware
+from ..web.error_responses import REFUSALS
+from . import responses
+from .integration import Answered
+from .views import check_routes, has_once, know
+
+
+class DistLock:
+    """Distributed locks for an app of Starlette's or FastAPI's: ``DistLock(app, {"default": {"LOCATION": "redis://…"}})``.
+
+    The app gets these stores, which are closed at its shutdown; without them, those of ``distlock_web.configure()`` or
+    of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``header``, ``Req-Id`` by default). ``LockBusy`` becomes a 409,
+    ``BackendUnavailable`` a 503, ``KeyUnavailable`` a 400 and ``KeyReused`` a 422, unless the app handles them itself.
+    ``user`` says of a request (an ``HTTPConnection``) whose it is, for people. Its endpoints are looked at when it
+    starts, or at its first request: ``ConfigurationError`` says what is wrong.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        stores: Mapping[str, Any] | None = None,
+        *,
+        header: str | None = None,
+        user: Callable[[HTTPConnection], object] | None = None,
+    ) -> None:
+        self.registry = None if stores is None else Registry(stores)
+        for store in () if self.registry is None else self.registry.stores.values():
+            _ = store.backend  # now, so that a wrong address stops the start; nothing is sent yet
+        outermost = partial(
+            RequestMiddleware,
+            registry=self.registry,
+            header=header,
+            user=None if user is None else lambda scope: user(HTTPConnection(scope)),
+            route=_route,
+            keeps_body=has_once,
+        )
+        build = app.build_middleware_stack
+
+        def build_middleware_stack() -> App:
+            check_routes(app, self.registry)
+            for error in REFUSALS:
+                if DistLockError not in app.exception_handlers:  # the app's own comes first
+                    app.exception_handlers.setdefault(error, _refuse)
+            app.exception_handlers[Answered] = _answer_again
+            # Next to the views, below what compresses an answer or adds a cookie to it; the other one around all, also
+            # around what makes a 500 of an exception.
+            app.user_middleware.append(Middleware(AnswerMiddleware))
+            return outermost(build())
+
+        app.build_middleware_stack = build_middleware_stack  # type: ignore[method-assign]
+        know(app)
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    return responses.refused(error)  # type: ignore[arg-type]
+
+
+def _answer_again(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Answered)  # noqa: S101 - it is registered for these
+    return error.response
+
+
+def _route(scope: Any) -> str:
+    """Method and route, never the path: its values may be secrets."""
+    route = getattr(scope.get("route"), "path", "")
+    return f"{scope.get('method', 'WEBSOCKET')} {scope.get('root_path', '')}{route}" if route else ""

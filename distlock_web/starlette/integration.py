@@ -1,0 +1,142 @@
+"""What Starlette offers to locks, and FastAPI with it: its requests, its responses, its streams, its 404."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from ..locks.decorator import resolved_signature
+from ..locks.hooks import Answer, Args, Kwargs
+from ..locks.plain_values import unpack
+from ..web import asgi
+from ..web.asked import CREDENTIALS, content_of, user_parts
+from ..web.framework import Given
+from ..web.once import Replay, not_kept
+from ..web.once import replay as made_again
+from ..web.streaming import LockedAsyncBody, StreamLock
+from .views import functions_of, refuse_registered
+
+
+class Answered(HTTPException):
+    """The first answer again, of an endpoint that returned a value: decorators above it expect no response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+
+class StarletteIntegration(asgi.ASGIIntegration):
+    """One for all apps of the process: it looks at the request that is running."""
+
+    streaming = (StreamingResponse, FileResponse)
+    check_function = staticmethod(refuse_registered)
+
+    def views_of(self, request: asgi.Request) -> Iterable[Any]:
+        return functions_of(request.scope.get("endpoint"))
+
+    def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Request | None:
+        request = super().called_view(args, kwargs, locked)
+        return None if request is None else Request(request.scope)
+
+    def variables(self) -> Mapping[str, Callable[[], object]]:
+        return {"request": _request}
+
+    def no_such_page(self) -> HTTPException:
+        return HTTPException(404)
+
+    def answer(self, result: Any, request: Any | None, locked: Any) -> Given | None:
+        if not isinstance(result, Response):
+            return None
+        body = None if isinstance(result, self.streaming) else bytes(result.body)
+        return Given(result.status_code, result.headers.items(), body)
+
+    async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
+        if locked.until is not None and not isinstance(result, Response) and _is_given_response(locked):
+            return not_kept(locked.name, "its headers are on the response that the endpoint was given")
+        return await super().kept_of(result, request, locked)
+
+    def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
+        running = asgi.running.get()
+        assert running is not None  # noqa: S101 - its view was called
+        running.replayed = True
+        if "value" in kept:
+            return Answer(unpack(kept["value"]))
+        response = self.respond(made_again(kept), request, locked)
+        if kept.get("is_value"):
+            raise Answered(response)
+        return Answer(response)
+
+    def respond(self, answer: Replay, request: Any, locked: Any) -> Response:
+        response = Response(answer.body, answer.status)
+        own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+        length = [each for each in response.raw_headers if each[0] == b"content-length"]
+        response.raw_headers = [*own, *length]
+        return response
+
+    def send_under_lock(self, result: Any, lock: StreamLock) -> Any:
+        request = asgi.running.get()
+        if isinstance(result, FileResponse):
+            lock.by_server = True
+            lock.lives_with(result)
+            if request is not None:
+                request.locks.append(lock)
+            return result
+        steps = result.body_iterator
+        result.body_iterator = body = LockedAsyncBody(lock, aiter(steps), *_closers(steps))
+        if request is not None:
+            request.bodies.append(body)
+        return result
+
+    def user_of(self, request: asgi.Request) -> Iterator[str]:
+        user = request.scope.get("user")  # AuthenticationMiddleware's
+        if user is not None and getattr(user, "is_authenticated", False):
+            yield from user_parts(user, _identity(user))
+            return
+        session, cookies = request.scope.get("session"), Request(request.scope).cookies
+        if session is not None:  # its cookie is signed anew with each answer
+            cookies = {name: value for name, value in cookies.items() if name not in _session_cookies(request)}
+            yield from ("session", content_of(session.items()))
+        yield from (request.headers.get(name) or "" for name in CREDENTIALS)
+        yield content_of(cookies.items())
+
+
+def _request() -> Request:
+    request = asgi.running.get()
+    if request is None:
+        raise LookupError("no request runs here")
+    return Request(request.scope)
+
+
+def _identity(user: Any) -> object:
+    for name in ("identity", "id", "pk", "username"):
+        with suppress(AttributeError, NotImplementedError):
+            if (found := getattr(user, name)) not in (None, ""):
+                return found
+    return None
+
+
+def _session_cookies(request: asgi.Request) -> set[str]:
+    stack = getattr(request.scope.get("app"), "user_middleware", ())
+    found = [each for each in stack if inspect.isclass(each.cls) and issubclass(each.cls, SessionMiddleware)]
+    return {each.kwargs.get("session_cookie", "session") for each in found}
+
+
+def _is_given_response(locked: Any) -> bool:
+    """Whether it is an endpoint of FastAPI's that sets headers on a response which it is given."""
+    signature = resolved_signature(locked.function, locked.keys.signature)
+    said = (each.annotation for each in signature.parameters.values())
+    return any(isinstance(each, type) and issubclass(each, Response) for each in said)
+
+
+def _closers(steps: Any) -> list[Callable[[], object]]:
+    """Starlette leaves the end of a plain generator to the garbage collector, and with it its ``finally``."""
+    frame = steps.ag_frame if isinstance(steps, AsyncGenerator) and hasattr(steps, "ag_frame") else None
+    plain = frame.f_locals.get("iterator") if frame is not None and "anyio" in frame.f_globals else None
+    return [plain.close] if inspect.isgenerator(plain) else []

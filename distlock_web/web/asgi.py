@@ -1,0 +1,374 @@
+"""ASGI, under whatever framework: the bounds of a request, its body for ``once``, and the end of what it left locked.
+
+Two middlewares. :class:`RequestMiddleware` is outermost: the request id in and out, the stores of the app, and the
+release of what a response was sent under, however that ended. :class:`AnswerMiddleware` is next to the views: what a
+view with ``once`` has answered is recorded before its first byte goes out, as the framework has made it.
+:class:`ASGIIntegration` is for the hooks: a framework's own says which function a request was routed to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from ..core.errors import ConfigurationError, KeyUnavailable
+from ..core.registry import Registry
+from ..core.request_id import DEFAULT_HEADER
+from ..core.runtime import in_event_loop
+from ..locks.hooks import Answer, Args, Kwargs
+from ..locks.lease import Lease
+from ..locks.once import Once
+from .asked import CREDENTIALS, MAX_COMPARED, digest_of, form_parts, is_field_of_rendering, is_form, read_before
+from .framework import RefusedRequest, WebIntegration, is_hidden_view, is_view
+from .once import REPLAYED, keep
+from .request_ids import RequestScope, header_name, proxy_header
+from .streaming import LockedAsyncBody, StreamLock
+from .success import is_failure
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_HOW = "it through the framework"
+
+#: The HTTP request that runs here.
+running: ContextVar[Request | None] = ContextVar("distlock_asgi_request", default=None)
+#: The stores of the app that runs here, also at its start and in a websocket.
+serving: ContextVar[Registry | None] = ContextVar("distlock_asgi_stores", default=None)
+
+
+class Headers:
+    """A request's headers, by name."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._found = {name.lower(): value for name, value in scope["headers"]}
+
+    def get(self, name: str, /) -> str | None:
+        value: bytes | None = self._found.get(name.lower().encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
+
+
+class Request:
+    """One HTTP request: what is asked of it here, and what its view has left locked."""
+
+    def __init__(self, scope: Scope, receive: Receive, keeps_body: Callable[[Scope], bool]) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.headers = Headers(scope)
+        self.loop = asyncio.get_running_loop()
+        self.replayed = False  #: its view has answered again
+        self.unrecorded: list[Unrecorded] = []  #: its view has been done once, and that is not recorded yet
+        self.bodies: list[LockedAsyncBody[Any]] = []  #: sent under a lock
+        self.locks: list[StreamLock] = []  #: of a response that the framework sends by itself
+        self._receive = receive
+        self._keeps_body = keeps_body
+        self._read: list[bytes] = []
+        self._length = 0
+        self._ahead: deque[Message] = deque()
+        self._begun = self._ended = self._lost = False
+
+    @property
+    def media_type(self) -> str:
+        return (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+
+    # The body ---------------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """What the app gets: first what was read ahead of it."""
+        return self._ahead.popleft() if self._ahead else await self._next()
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            chunk = message.get("body", b"")
+            # Asked late: a framework reads when it has routed the request, and so knows whether its view has once.
+            if not self._begun and not self._keeps_body(self.scope):
+                self._lost = True
+            self._begun, self._ended = True, not message.get("more_body", False)
+            self._length += len(chunk)
+            if not self._lost and self._length <= MAX_COMPARED:
+                self._read.append(chunk)
+            else:
+                self._read.clear()
+        return message
+
+    async def body(self) -> bytes | int:
+        """The body, which the view still can read. Of one that is too long to be compared, its length."""
+        said = self.headers.get("Content-Length") or ""
+        if said.isdecimal() and int(said) > MAX_COMPARED:
+            return int(said)
+        if (
+            not said
+            and self.headers.get("Transfer-Encoding") is None
+            and self.scope.get("http_version") in ("1.0", "1.1")
+        ):
+            return b""  # there is none
+        while not self._ended and self._length <= MAX_COMPARED:
+            message = await self._next()
+            self._ahead.append(message)
+            if message["type"] != "http.request":
+                raise KeyUnavailable("The client has gone before its request was whole.")
+        if self._length > MAX_COMPARED:
+            raise KeyUnavailable(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
+        if self._lost and self._length:
+            raise read_before(_HOW)
+        return b"".join(self._read)
+
+    def body_now(self) -> bytes | int:
+        """The same for a view in a thread: the event loop reads."""
+        if not in_event_loop():
+            return asyncio.run_coroutine_threadsafe(self.body(), self.loop).result()
+        raise ConfigurationError("once on a plain function in an event loop cannot read the body: make it async.")
+
+    # Its end ----------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """The response was sent, or broken off: nothing stays locked, whatever fails."""
+        async with AsyncExitStack() as stack:
+            for body in self.bodies:
+                stack.push_async_callback(body.aclose)
+            for lock in self.locks:
+                stack.push_async_callback(lock.aclose)
+            for done in self.unrecorded:
+                stack.push_async_callback(done.fail, RuntimeError("there was no answer"))
+
+
+class Unrecorded:
+    """What a view with ``once`` has done: its lock is held until its answer is known, and recorded."""
+
+    def __init__(self, lock: StreamLock, function: str, *, is_value: bool) -> None:
+        self._lock = lock
+        self._function = function
+        self._is_value = is_value
+
+    async def record(self, status: int, headers: list[tuple[str, str]], body: bytes | None) -> None:
+        """The answer, as it will be sent. ``LeaseLost`` if the lock is gone."""
+        location = next((value for name, value in headers if name.lower() == "location"), None)
+        if is_failure(status, location, is_for_others=True):
+            self._lock.leave_no_record()
+        else:
+            kept = keep(self._function, status, headers, body)
+            self._lock.keep({**kept, "is_value": self._is_value})
+        await self._lock.aend()
+
+    async def fail(self, error: BaseException) -> None:
+        """There is no answer: what comes after the view has failed, such as the commit of a session."""
+        self._lock.leave_no_record()
+        await self._lock.aend(error)
+
+
+class RequestMiddleware:
+    """The outermost: a request id for every request, in and out; the app's stores; and the end of its locks."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        registry: Registry | None = None,
+        header: str | None = None,
+        user: Callable[[Scope], object] | None = None,
+        route: Callable[[Scope], str] = lambda scope: "",
+        keeps_body: Callable[[Scope], bool] = lambda scope: True,
+    ) -> None:
+        self._app = app
+        self._registry = registry
+        self._header = header_name(header or DEFAULT_HEADER)
+        self._proxy = proxy_header(is_chosen=header is not None)
+        self._user = user
+        self._route = route
+        self._keeps_body = keeps_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outer = serving.get()
+        serving.set(self._registry)
+        try:
+            if scope["type"] == "lifespan":
+                await self._live(scope, receive, send)
+            elif scope["type"] == "http":
+                await self._answer(scope, receive, send)
+            else:
+                await self._within(scope, receive, send, self._bounds(scope, Headers(scope)))
+        finally:
+            serving.set(outer)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if self._registry is not None:
+                self._registry.close()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, outer = Request(scope, receive, self._keeps_body), running.get()
+        bounds = self._bounds(scope, request.headers)
+        name = self._header.lower().encode()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                value = bounds.settle().encode()
+                # Unless the app has said its own, or somebody else has named the request.
+                if not bounds.is_named_elsewhere and all(each.lower() != name for each, _ in headers):
+                    headers.append((self._header.encode(), value))
+                if request.replayed:
+                    headers = [each for each in headers if each[0].lower() != REPLAYED.lower().encode()]
+                    headers.append((REPLAYED.encode(), b"true"))
+                message = {**message, "headers": headers}
+            await send(message)
+            if message["type"] in _LAST and not message.get("more_body", False):
+                while request.locks:
+                    await request.locks.pop().aclose()
+
+        running.set(request)
+        try:
+            await self._within(scope, request.receive, answer, bounds, request.close)
+        finally:
+            running.set(outer)
+
+    def _bounds(self, scope: Scope, headers: Headers) -> RequestScope:
+        user = None if self._user is None else partial(self._user, scope)
+        proxy = headers.get(self._proxy) if self._proxy else None
+        return RequestScope(headers.get(self._header), partial(self._route, scope), user, proxy=proxy)
+
+    async def _within(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        bounds: RequestScope,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        outer = bounds.enter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            try:
+                if close is not None:
+                    await close()
+            finally:
+                bounds.leave(outer)
+
+
+_LAST = ("http.response.body", "http.response.pathsend")
+
+
+class AnswerMiddleware:
+    """Next to the views: an answer of ``once`` is recorded, and its lock released, before its first byte is sent."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = running.get()
+        if scope["type"] != "http" or request is None:
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+
+        async def record(message: Message) -> None:
+            nonlocal start
+            if not request.unrecorded:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                start = message
+            elif start is not None:
+                is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+                headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
+                body = message.get("body", b"") if is_whole else None
+                while request.unrecorded:
+                    await request.unrecorded[0].record(start["status"], headers, body)
+                    del request.unrecorded[0]
+                await send(start)
+                await send(message)
+
+        try:
+            await self._app(scope, receive, record)
+        except BaseException as error:
+            for each in request.unrecorded:
+                await each.fail(error)
+            raise
+
+
+class ASGIIntegration(WebIntegration):
+    """What is the same under every ASGI framework. Who is called, and how a response is made, its own class says."""
+
+    def views_of(self, request: Request) -> Iterable[Any]:
+        """The function that this request was routed to, or the methods of the class; nothing before it was."""
+        endpoint = request.scope.get("endpoint")
+        return () if endpoint is None else (endpoint,)
+
+    def user_of(self, request: Request) -> Iterator[str]:
+        """Whose request it is, in parts of a digest. Where nobody knows users, it is what a client has sent."""
+        yield from (request.headers.get(name) or "" for name in (*CREDENTIALS, "Cookie"))
+
+    def running_registry(self) -> Registry | None:
+        return serving.get()
+
+    def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Any | None:
+        request = running.get()
+        return request if request is not None and self._is_called(request, locked) else None
+
+    def _is_called(self, request: Request, locked: Any) -> bool:
+        views = tuple(self.views_of(request))
+        return is_view(locked, views) or is_hidden_view(locked, views)
+
+    def stream(self, result: Any, locked: Any, lease: Lease) -> Any | None:
+        request = running.get()
+        if request is None or self.is_stream(result, locked) or not isinstance(locked, Once):
+            return super().stream(result, locked, lease)
+        lock = StreamLock.of_record(lease) if self._is_called(request, locked) else None
+        if lock is None:
+            return None
+        lock.lives_with(request)
+        is_value = self.answer(result, request, locked) is None
+        request.unrecorded.append(Unrecorded(lock, locked.name, is_value=is_value))
+        return Answer(result)
+
+    async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
+        if locked.until is None and not self.is_stream(result, locked):
+            # Until the response is made: of a process that dies before that nothing is recorded.
+            return {"status": 200, "headers": []}
+        return await super().kept_of(result, request, locked)
+
+    async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
+        asking = running.get()
+        assert asking is not None  # noqa: S101 - a view was called
+        body = await asking.body() if locked.asynchronous else asking.body_now()
+        scope, headers = asking.scope, asking.headers
+        where = (asking.method, headers.get("Host") or "", scope["path"], scope.get("query_string", b""))
+        return digest_of(*self.user_of(asking), *where, asking.media_type, *_said(asking, body))
+
+
+def _said(request: Request, body: bytes | int) -> Iterator[str | bytes]:
+    """What a body says: of a form what is filled in, for the boundary between its parts is another one each time."""
+    if isinstance(body, int):
+        yield from ("length", str(body))
+    elif request.media_type == "application/x-www-form-urlencoded":
+        fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
+        yield from form_parts(((name, [value]) for name, value in fields), ())
+    elif is_form(request.media_type) and (found := _BOUNDARY.search(request.headers.get("Content-Type") or "")):
+        boundary = (found[1] or found[2]).encode("latin-1")
+        for part in body.split(b"--" + boundary):
+            name = _NAME.search(part.partition(b"\r\n\r\n")[0])
+            if name is None or not is_field_of_rendering(name[1].decode("latin-1")):
+                yield part
+    else:
+        yield from ("body", body)
+
+
+_BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^;\s]+))', re.IGNORECASE)
+_NAME = re.compile(rb'\bname="([^"]*)"')
+
+
+def refused_request(request: Request, *, for_programs: bool) -> RefusedRequest:
+    """What :func:`~distlock_web.web.framework.refusal` has to know of it."""
+    return RefusedRequest(request.method, request.scope["path"], request.headers, request.media_type, for_programs)
