@@ -21,13 +21,14 @@ from .views import check_routes, has_once, know
 
 
 class DistLock:
-    """Distributed locks for an app of Starlette's or FastAPI's: ``DistLock(app, {"default": {"LOCATION": "redis://…"}})``.
+    """Distributed locks for an app of Starlette's or FastAPI's: ``DistLock(app, {"default": {"LOCATION": …}})``.
 
     The app gets these stores, which are closed at its shutdown; without them, those of ``distlock_web.configure()`` or
-    of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``header``, ``Req-Id`` by default). ``LockBusy`` becomes a 409,
-    ``BackendUnavailable`` a 503, ``KeyUnavailable`` a 400 and ``KeyReused`` a 422, unless the app handles them itself.
-    ``user`` says of a request (an ``HTTPConnection``) whose it is, for people. Its endpoints are looked at when it
-    starts, or at its first request: ``ConfigurationError`` says what is wrong.
+    of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``header``, ``Req-Id`` by default).
+    ``LockBusy`` becomes a 409, ``BackendUnavailable`` a 503, ``KeyUnavailable`` a 400 and ``KeyReused`` a 422, unless
+    the app handles them itself. ``user`` says of a request (an ``HTTPConnection``) whose it is, for people. The
+    endpoints are looked at when the app starts, or at its first request: ``ConfigurationError`` says what is wrong.
+    ``app.state.distlock.registry`` has the app's stores.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class DistLock:
             return outermost(build())
 
         app.build_middleware_stack = build_middleware_stack  # type: ignore[method-assign]
+        app.state.distlock = self
         know(app)
 
 

@@ -61,7 +61,8 @@ def has_once(scope: Any) -> bool:
 
 def _endpoints(routes: Iterable[Any]) -> Iterator[Any]:
     for route in routes:
-        if (below := getattr(route, "routes", None)) is not None:  # a Mount's
+        router = getattr(route, "original_router", route)  # FastAPI's, of include_router
+        if (below := getattr(router, "routes", None)) is not None:  # a Mount's
             yield from _endpoints(below)
         elif (endpoint := getattr(route, "endpoint", None)) is not None:
             yield endpoint

@@ -78,8 +78,8 @@ class RequestScope:
 
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
     ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs, or is a
-    function that does, asked for each lock; where the framework tells that later, :func:`note_route`. ``header`` is what
-    our header says, ``proxy`` what the proxy's does. ``named`` asks what somebody has called the request where the
+    function that does, asked for each lock; where the framework tells that later, :func:`note_route`. ``header`` is
+    what our header says, ``proxy`` what the proxy's does. ``named`` asks what somebody has called the request where the
     framework keeps such things; it may not raise.
     """
 

@@ -1,0 +1,323 @@
+"""``once`` on endpoints: what the first client got the second gets, as FastAPI and Starlette have made it."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Body, Depends, FastAPI, File, HTTPException, Response, UploadFile
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from pydantic import BaseModel
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.background import BackgroundTask
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+
+from distlock_web import distributed_lockable, once
+from distlock_web.web.held_locks import list_all
+from distlock_web.web.once import MAX_KEPT, NOT_KEPT
+from tests.starlette.conftest import client_of
+from tests.support.waiting import LONG
+
+KEY = "pay:{request.headers[Idempotency-Key]}"
+HEADERS = {"Idempotency-Key": "7"}
+
+
+class Paid(BaseModel):
+    order: int
+    secret: str = "s"
+
+
+class Shown(BaseModel):
+    order: int
+
+
+runs: list[str] = []
+
+
+def injected(response: Response) -> dict[str, int]:
+    response.status_code = 202
+    response.headers["Location"] = "/payments/7"
+    return {"paid": 7}
+
+
+#: What an endpoint returns, and how it is registered.
+ANSWERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dict": (lambda: {"paid": 7, "margin": 0.1}, {}),
+    "nothing": (lambda: None, {}),
+    "no content": (lambda: None, {"status_code": 204}),
+    "model": (lambda: Paid(order=7), {"status_code": 201}),
+    "filtered": (lambda: Paid(order=7), {"response_model": Shown}),
+    "injected": (injected, {}),
+    "response": (lambda: JSONResponse({"paid": 7}, 201, {"Location": "/payments/7"}), {}),
+    "page": (lambda: HTMLResponse("<p>päid"), {}),
+    "bytes": (lambda: Response(b"\xff\x00", media_type="image/png"), {}),
+    "redirect": (lambda: RedirectResponse("/thanks", 303), {}),
+    "background": (lambda: JSONResponse("paid", background=BackgroundTask(runs.append, "mailed")), {}),
+}
+
+
+def pay_endpoint(app: FastAPI, function: Any, *, plain: bool = False, **route: Any) -> None:
+    """``/pay``, whose runs are counted."""
+    if plain:
+
+        def work(*args: Any, **kwargs: Any) -> Any:
+            runs.append("run")
+            return function(*args, **kwargs)
+    else:
+
+        async def work(*args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
+            runs.append("run")
+            return function(*args, **kwargs)
+
+    import inspect
+
+    work.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    app.post("/pay", **route)(once(key=KEY, keep="1h")(work))
+
+
+@pytest.fixture(autouse=True)
+def _no_runs() -> None:
+    runs.clear()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_the_second_answer_is_the_first_one_byte_for_byte(app: FastAPI, answer: str, plain: bool) -> None:
+    function, route = ANSWERS[answer]
+    pay_endpoint(app, function, plain=plain, **route)
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+        third = await client.post("/pay", headers={"Idempotency-Key": "8"})
+    assert first.status_code == second.status_code == third.status_code < 400
+    assert first.content == second.content
+    assert {**first.headers, "req-id": "", "idempotency-replayed": "true"} == {**second.headers, "req-id": ""}
+    assert "Idempotency-Replayed" not in first.headers
+    assert runs.count("run") == 2
+    assert not list_all(app.state.distlock.registry).rows
+
+
+@pytest.mark.parametrize(
+    ("function", "status"),
+    [(lambda: JSONResponse({}, 402), 402), (lambda: _raise(HTTPException(409)), 409), (lambda: {1: object()}, 500)],
+)
+async def test_a_failure_may_be_tried_again(app: FastAPI, function: Any, status: int) -> None:
+    pay_endpoint(app, function)
+    async with client_of(app) as client:
+        said = [(await client.post("/pay", headers=HEADERS)).status_code for _ in range(2)]
+    assert (said, len(runs)) == ([status, status], 2)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+async def test_an_answer_that_is_too_long_is_said_to_be_done(app: FastAPI) -> None:
+    pay_endpoint(app, lambda: "x" * MAX_KEPT, status_code=201)
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+    assert (len(first.content), second.text, second.status_code) == (MAX_KEPT + 2, NOT_KEPT, 201)
+
+
+#: A first request, another one, and whether it is the same.
+ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "body": ({"json": {"a": 1}}, {"json": {"a": 2}}, False),
+    "no body": ({"json": {"a": 1}}, {}, False),
+    "same": ({"json": {"a": 1}}, {"json": {"a": 1}}, True),
+    "query": ({"params": {"a": 1}}, {"params": {"a": 2}}, False),
+    "token": ({"headers": {"Authorization": "a"}}, {"headers": {"Authorization": "b"}}, False),
+    "cookie": ({"headers": {"Cookie": "login=a"}}, {"headers": {"Cookie": "login=b"}}, False),
+    "no cookie": ({"headers": {"Cookie": "login=a"}}, {}, False),
+    "host": ({"headers": {"Host": "a.shop"}}, {"headers": {"Host": "b.shop"}}, False),
+    "form": ({"data": {"a": "1", "csrf_token": "x"}}, {"data": {"a": "1", "csrf_token": "y"}}, True),
+    "other form": ({"data": {"a": "1"}}, {"data": {"a": "2"}}, False),
+    "file": ({"files": {"f": b"one"}}, {"files": {"f": b"one"}}, True),
+    "other file": ({"files": {"f": b"one"}}, {"files": {"f": b"two"}}, False),
+    "in pieces": ({"content": b"abc"}, {"content": b"abd"}, False),
+}
+
+
+@pytest.mark.parametrize("reads", ["the body", "nothing", "in a middleware"])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("case", ASKED)
+async def test_only_who_asked_for_the_same_is_answered(app: FastAPI, case: str, plain: bool, reads: str) -> None:
+    first, second, same = ASKED[case]
+
+    async def read(request: Request) -> int:
+        return len(await request.body())
+
+    if reads == "in a middleware":
+
+        async def look(request: Request, call_next: Any) -> Any:
+            await request.body()
+            return await call_next(request)
+
+        app.add_middleware(BaseHTTPMiddleware, dispatch=look)
+    if reads == "nothing" or plain:
+        pay_endpoint(app, lambda: "paid", plain=plain)
+    else:
+
+        @app.post("/pay")
+        @once(key=KEY, keep="1h")
+        async def pay(request: Request) -> int:
+            return len(await request.body())  # which was read ahead of it
+
+    async with client_of(app) as client:
+        answers = []
+        for asked in (first, second):
+            headers = {**HEADERS, **asked.get("headers", {})}
+            answers.append(await client.post("/pay", **{**asked, "headers": headers}))
+    assert answers[0].status_code == 200
+    expected = (200, True) if same else (422, False)
+    assert (answers[1].status_code, "Idempotency-Replayed" in answers[1].headers) == expected
+    if reads == "the body" and not plain:
+        assert answers[0].json() == int(answers[0].request.headers.get("Content-Length", 0))
+
+
+async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI) -> None:
+    @app.post("/pay")
+    @once(key=KEY, keep="1h")
+    async def pay(file: Annotated[UploadFile, File()]) -> int:
+        return len(await file.read())
+
+    async with client_of(app) as client:
+        said = [await client.post("/pay", headers=HEADERS, files={"file": text}) for text in (b"one", b"one", b"two")]
+    assert [(each.status_code, each.text) for each in said[:2]] == [(200, "3")] * 2
+    assert said[2].status_code == 422
+
+
+class Login(AuthenticationBackend):
+    async def authenticate(self, conn: Any) -> Any:
+        name = conn.headers.get("X-User")
+        return None if name is None else (AuthCredentials(), SimpleUser(name))
+
+
+async def test_a_user_is_known_however_he_says_who_he_is(app: FastAPI) -> None:
+    app.add_middleware(AuthenticationMiddleware, backend=Login())
+    pay_endpoint(app, lambda: "paid")
+    async with client_of(app) as client:
+        said = [
+            (await client.post("/pay", headers={**HEADERS, **more})).status_code
+            for more in ({"X-User": "ann"}, {"X-User": "ann", "Cookie": "seen=1"}, {"X-User": "bob"}, {})
+        ]
+    assert said == [200, 200, 422, 422]
+
+
+async def test_a_session_is_known_by_what_it_says_and_not_by_its_cookie(app: FastAPI) -> None:
+    """Which is signed anew with each answer."""
+    app.add_middleware(SessionMiddleware, secret_key="s")
+
+    @app.post("/login/{name}")
+    async def login(name: str, request: Request) -> None:
+        request.session["name"] = name
+
+    pay_endpoint(app, lambda: "paid")
+    async with client_of(app) as client:
+        await client.post("/login/ann")
+        assert (await client.post("/pay", headers=HEADERS)).status_code == 200
+        before = client.cookies["session"]
+        await asyncio.sleep(1.1)  # the time in its signature has seconds
+        await client.post("/login/ann")
+        assert client.cookies["session"] != before
+        assert (await client.post("/pay", headers=HEADERS)).status_code == 200
+        await client.post("/login/bob")
+        assert (await client.post("/pay", headers=HEADERS)).status_code == 422
+
+
+async def test_a_middleware_makes_of_the_second_answer_what_it_made_of_the_first(app: FastAPI) -> None:
+    app.add_middleware(GZipMiddleware, minimum_size=10)
+    pay_endpoint(app, lambda: "x" * 1000)
+    async with client_of(app) as client:
+        packed = {**HEADERS, "Accept-Encoding": "gzip"}
+        first, second = [await client.post("/pay", headers=packed) for _ in range(2)]
+        plain = await client.post("/pay", headers={**HEADERS, "Accept-Encoding": "identity"})
+    assert first.json() == second.json() == plain.json() == "x" * 1000
+    assert [each.headers.get("Content-Encoding") for each in (first, second, plain)] == ["gzip", "gzip", None]
+    assert zlib.crc32(first.content) == zlib.crc32(second.content)
+
+
+async def test_what_a_dependency_commits_before_the_answer_is_a_part_of_the_work(app: FastAPI) -> None:
+    """A dependency of the function's scope: its commit has failed, so nothing is recorded, and the next call works."""
+    commits: list[bool] = []
+
+    async def session() -> AsyncIterator[str]:
+        yield "session"
+        commits.append(bool(list_all(app.state.distlock.registry).rows))
+        if len(commits) == 1:
+            raise RuntimeError("the commit has failed")
+
+    @app.post("/pay")
+    @once(key=KEY, keep="1h", expire=LONG)
+    async def pay(opened: str = Depends(session, scope="function")) -> str:
+        runs.append("run")
+        return "paid"
+
+    async with client_of(app) as client:
+        said = [(await client.post("/pay", headers=HEADERS)).status_code for _ in range(3)]
+    assert (said, len(runs), commits) == ([500, 200, 200], 2, [True, True])
+    assert not list_all(app.state.distlock.registry).rows
+
+
+async def test_of_two_at_once_one_is_done_and_the_other_is_told_to_come_again(app: FastAPI) -> None:
+    pay_endpoint(app, lambda: "paid")
+    async with client_of(app) as client:
+        said = await asyncio.gather(*(client.post("/pay", headers=HEADERS) for _ in range(2)))
+    assert len(runs) == 1
+    assert {each.status_code for each in said} <= {200, 409}
+
+
+async def test_once_may_stand_above_a_lock_and_below_one(app: FastAPI) -> None:
+    for path, decorators in {
+        "/above": (once(key=KEY, keep="1h"), distributed_lockable(key="till")),
+        "/below": (distributed_lockable(key="till"), once(key="b" + KEY, keep="1h")),
+    }.items():
+
+        async def work() -> str:
+            runs.append("run")
+            return "paid"
+
+        app.post(path)(decorators[0](decorators[1](work)))
+    async with client_of(app) as client:
+        for path in ("/above", "/below"):
+            first, second = [await client.post(path, headers=HEADERS) for _ in range(2)]
+            assert (first.content, second.headers["Idempotency-Replayed"]) == (second.content, "true")
+    assert len(runs) == 2
+
+
+async def test_an_answer_that_is_recorded_at_its_return(app: FastAPI) -> None:
+    """``until="return"``: what the client gets is not known then, so the value is kept, or that it is not."""
+    for path, function in {"/value": lambda: {"paid": 7}, "/given": injected}.items():
+
+        async def work(*args: Any, function: Any = function, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        import inspect
+
+        work.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+        app.post(path)(once(key=path + KEY, keep="1h", until="return")(work))
+    async with client_of(app) as client:
+        first, second = [await client.post("/value", headers=HEADERS) for _ in range(2)]
+        assert (first.content, second.headers["Idempotency-Replayed"]) == (second.content, "true")
+        first, second = [await client.post("/given", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, second.status_code, second.text) == (202, 200, NOT_KEPT)
+
+
+async def test_a_function_that_an_endpoint_calls_is_no_endpoint(app: FastAPI) -> None:
+    @once(key="help", keep="1h", result=True)
+    async def helper(body: Annotated[Any, Body()]) -> dict[str, Any]:
+        runs.append("run")
+        return {"said": body}
+
+    @app.post("/help")
+    async def endpoint(body: Annotated[Any, Body()]) -> Any:
+        return await helper(body)
+
+    async with client_of(app) as client:
+        said = [(await client.post("/help", json=number)).json() for number in (1, 2)]
+    assert (said, len(runs)) == ([{"said": 1}] * 2, 1)

@@ -1,0 +1,104 @@
+"""What is wrong with a locked endpoint is said when the app starts, or where the decorator stands: not by a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Mount, Route
+
+from distlock_web import ConfigurationError, distributed_lockable, once
+from tests.starlette.conftest import MakeApp, client_of
+
+
+async def start(app: Any) -> None:
+    """Its first request."""
+    async with client_of(app, raises=True) as client:
+        await client.get("/")
+
+
+def skipped() -> Any:
+    return distributed_lockable(key="a", on_busy="skip")(endpoint)
+
+
+async def endpoint() -> str:
+    return "done"
+
+
+def without_key() -> Any:
+    return once(keep="1h")(endpoint)
+
+
+def mounted(app: FastAPI, view: Any) -> None:
+    app.router.routes.append(Mount("/shop", routes=[Route("/pay", view)]))
+
+
+def included(app: FastAPI, view: Any) -> None:
+    router = APIRouter()
+    router.post("/pay")(view)
+    app.include_router(router)
+
+
+@pytest.mark.parametrize("add", [lambda app, view: app.post("/pay")(view), mounted, included])
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (skipped, r"'endpoint' has on_busy=\"skip\".*409 with Retry-After"),
+        (without_key, "'endpoint': once needs a key that says which requests are the same"),
+    ],
+)
+async def test_an_endpoint_that_would_answer_wrongly(
+    app: FastAPI, add: Callable[..., Any], view: Callable[[], Any], message: str
+) -> None:
+    add(app, view())
+    with pytest.raises(ConfigurationError, match=message):
+        await start(app)
+
+
+async def test_a_store_that_skips(make_app: MakeApp) -> None:
+    app = make_app(store={"ON_BUSY": "skip"})
+    app.post("/pay")(distributed_lockable(key="a")(endpoint))
+    with pytest.raises(ConfigurationError, match="skipped, it would return None"):
+        await start(app)
+
+
+def test_a_lock_above_its_route_is_refused_where_it_stands(app: FastAPI) -> None:
+    async def pay() -> None: ...
+
+    registered = app.post("/pay")(pay)
+    with pytest.raises(ConfigurationError, match=r"stands above the route of the view 'pay'.*below @app\.post"):
+        distributed_lockable(key="a")(registered)
+
+
+router = APIRouter()
+
+
+@distributed_lockable(key="a")
+@router.post("/pay")
+async def locked_too_late() -> None: ...
+
+
+async def test_a_lock_above_the_route_of_a_router_is_refused_at_the_start(app: FastAPI) -> None:
+    app.include_router(router)
+    with pytest.raises(ConfigurationError, match="above the route of the view 'locked_too_late'"):
+        await start(app)
+
+
+def test_a_stream_is_nothing_for_once() -> None:
+    async def export() -> StreamingResponse: ...
+
+    with pytest.raises(ConfigurationError, match="it returns a stream, which once cannot keep"):
+        once(key="a", keep="1h")(export)
+
+
+async def test_what_is_right_is_let_through(make_app: MakeApp) -> None:
+    app = make_app(Starlette, routes=[Route("/", distributed_lockable(key="a")(_home))])
+    await start(app)
+
+
+async def _home(request: Any) -> StreamingResponse:
+    return StreamingResponse(iter(["home"]))
