@@ -79,5 +79,7 @@ def _answer_again(request: Request, error: Exception) -> Response:
 
 def _route(scope: Any) -> str:
     """Method and route, never the path: its values may be secrets."""
-    route = getattr(scope.get("route"), "path", "")
+    # FastAPI's route of a router that was included knows its prefix here only.
+    found = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    route = getattr(found, "path", "")
     return f"{scope.get('method', 'WEBSOCKET')} {scope.get('root_path', '')}{route}" if route else ""

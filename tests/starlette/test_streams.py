@@ -1,0 +1,193 @@
+"""A streamed answer goes on under its lock until its last byte, its failure, or the client's going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.responses import FileResponse, StreamingResponse
+
+from distlock_web import current_lease, distributed_lockable
+from distlock_web.web.held_locks import list_all
+from tests.starlette.conftest import client_of
+from tests.support.waiting import LONG
+
+told: list[str] = []
+
+
+def is_held(app: Any) -> bool:
+    return bool(list_all(app.state.distlock.registry).rows)
+
+
+def export(app: Any, body: str, view: str) -> None:
+    """``/export``: a body of three chunks. It tells whether it is inside of its lock, in its ``finally``, too."""
+
+    def note(what: str) -> None:
+        told.append(f"{what}: {'inside' if current_lease() is not None and is_held(app) else 'outside'}")
+
+    def plain() -> Iterator[str]:
+        try:
+            for number in range(3):
+                note("chunk")
+                yield f"{number}\n"
+        finally:
+            note("end")
+
+    async def steps() -> AsyncIterator[str]:
+        try:
+            for number in range(3):
+                note("chunk")
+                yield f"{number}\n"
+        finally:
+            note("end")
+
+    make = {"plain": plain, "async": steps}[body]
+    locked = distributed_lockable(key="export", expire=LONG)
+    if view == "plain":
+
+        @app.get("/export")
+        @locked
+        def in_thread() -> StreamingResponse:
+            return StreamingResponse(make())
+    else:
+
+        @app.get("/export")
+        @locked
+        async def on_loop() -> StreamingResponse:
+            return StreamingResponse(make())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told() -> None:
+    told.clear()
+
+
+BOTH = pytest.mark.parametrize(
+    ("body", "view"), [("plain", "plain"), ("plain", "async"), ("async", "plain"), ("async", "async")]
+)
+
+
+@BOTH
+async def test_a_body_runs_inside_of_its_lock_to_its_last_byte(app: Any, body: str, view: str) -> None:
+    export(app, body, view)
+    async with client_of(app) as client:
+        assert (await client.get("/export")).text == "0\n1\n2\n"
+    assert told == ["chunk: inside"] * 3 + ["end: inside"]
+    assert not is_held(app)
+
+
+def scope_of(spec_version: str) -> dict[str, Any]:
+    return {
+        "type": "http", "asgi": {"spec_version": spec_version}, "http_version": "1.1", "method": "GET",
+        "path": "/export", "raw_path": b"/export", "query_string": b"", "root_path": "", "headers": [(b"host", b"shop")],
+        "scheme": "http", "server": ("shop", 80), "client": ("client", 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+@BOTH
+async def test_a_client_that_goes_leaves_no_lock(app: Any, body: str, view: str, spec_version: str) -> None:
+    """Between two chunks: by a message, or as the newer servers say it, by an error of ``send``."""
+    export(app, body, view)
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            assert is_held(app)
+            gone.set()
+            if spec_version == "2.4":
+                raise OSError("the client has gone")
+            await asyncio.Event().wait()  # a client that does not read on
+
+    try:
+        await app(scope_of(spec_version), receive, send)
+    except BaseException as error:  # as without us
+        assert type(error).__name__ == "ClientDisconnect"
+    assert not is_held(app)
+    assert told == ["chunk: inside", "end: inside"]
+
+
+async def test_a_request_that_is_cancelled_leaves_no_lock(app: Any) -> None:
+    export(app, "async", "async")
+    sending = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sending.set()
+            await asyncio.Event().wait()
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    request = asyncio.create_task(app(scope_of("2.3"), receive, send))
+    await sending.wait()
+    assert is_held(app)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert not is_held(app)
+
+
+async def test_a_body_that_fails_leaves_no_lock(app: Any) -> None:
+    @app.get("/export")
+    @distributed_lockable(key="export", expire=LONG)
+    async def broken() -> StreamingResponse:
+        async def body() -> AsyncIterator[str]:
+            yield "0"
+            raise RuntimeError("the body has failed")
+
+        return StreamingResponse(body())
+
+    async with client_of(app, raises=True) as client:
+        with pytest.raises(RuntimeError, match="the body has failed"):
+            await client.get("/export")
+    assert not is_held(app)
+
+
+@pytest.mark.parametrize("view", ["plain", "async"])
+async def test_a_file_is_sent_under_the_lock(app: Any, tmp_path: Path, view: str) -> None:
+    file = tmp_path / "export.csv"
+    file.write_text("1,2\n")
+    locked = distributed_lockable(key="export", expire=LONG)
+    if view == "plain":
+        app.get("/export")(locked(lambda: FileResponse(file)))
+    else:
+
+        @app.get("/export")
+        @locked
+        async def on_loop() -> FileResponse:
+            return FileResponse(file)
+
+    held = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        held.append(is_held(app))
+
+    await app(scope_of("2.3"), receive, send)
+    assert held
+    assert all(held)
+    assert not is_held(app)
+
+
+async def test_a_stream_of_which_the_lock_is_not_kept(app: Any) -> None:
+    @app.get("/export")
+    @distributed_lockable(key="export", until="return")
+    async def export() -> StreamingResponse:
+        async def body() -> AsyncIterator[str]:
+            yield str(is_held(app))
+
+        return StreamingResponse(body())
+
+    async with client_of(app) as client:
+        assert (await client.get("/export")).text == "False"
