@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import pytest
@@ -292,12 +293,11 @@ async def test_once_may_stand_above_a_lock_and_below_one(app: FastAPI) -> None:
 
 async def test_an_answer_that_is_recorded_at_its_return(app: FastAPI) -> None:
     """``until="return"``: what the client gets is not known then, so the value is kept, or that it is not."""
-    for path, function in {"/value": lambda: {"paid": 7}, "/given": injected}.items():
+    functions: dict[str, Callable[..., Any]] = {"/value": lambda: {"paid": 7}, "/given": injected}
+    for path, function in functions.items():
 
         async def work(*args: Any, function: Any = function, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
-
-        import inspect
 
         work.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
         app.post(path)(once(key=path + KEY, keep="1h", until="return")(work))

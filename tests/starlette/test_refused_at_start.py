@@ -89,7 +89,8 @@ async def test_a_lock_above_the_route_of_a_router_is_refused_at_the_start(app: F
 
 
 def test_a_stream_is_nothing_for_once() -> None:
-    async def export() -> StreamingResponse: ...
+    async def export() -> StreamingResponse:
+        return StreamingResponse([])
 
     with pytest.raises(ConfigurationError, match="it returns a stream, which once cannot keep"):
         once(key="a", keep="1h")(export)
