@@ -1,34 +1,16 @@
-"""Apps whose locks are in memory and in a real Redis, and clients in the same process."""
+"""Apps whose locks are in memory and in a real Redis."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
 from distlock_web.starlette import DistLock
-
-MakeApp = Callable[..., Any]
-Client = httpx.AsyncClient
-
-
-@asynccontextmanager
-async def client_of(app: Any, *, raises: bool = False) -> AsyncIterator[Client]:
-    """A client without a network. ``raises``: what the app raises is raised here, and answered with 500 otherwise."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=raises)
-    async with Client(transport=transport, base_url="http://shop") as client:
-        yield client
-
-
-async def entered(event: Any) -> None:
-    """Until a view is inside."""
-    assert await asyncio.to_thread(event.wait, 20), "no view has come"
+from tests.support.asgi_clients import MakeApp
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from distlock_web.starlette import DistLock
 from distlock_web.starlette.responses import problem, refused
 from distlock_web.testing.servers import free_port
 from distlock_web.web.held_locks import list_all
-from tests.starlette.conftest import MakeApp, client_of, entered
+from tests.support.asgi_clients import MakeApp, client_of, entered
 from tests.support.gate import Gate
 from tests.support.waiting import LONG
 

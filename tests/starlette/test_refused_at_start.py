@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Mount, Route
 
 from distlock_web import ConfigurationError, distributed_lockable, once
-from tests.starlette.conftest import MakeApp, client_of
+from tests.support.asgi_clients import MakeApp, client_of
 
 
 async def start(app: Any) -> None:

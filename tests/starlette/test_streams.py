@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from distlock_web import current_lease, distributed_lockable
 from distlock_web.web.held_locks import list_all
-from tests.starlette.conftest import client_of
+from tests.support.asgi_clients import client_of
 from tests.support.waiting import LONG
 
 told: list[str] = []
@@ -109,7 +109,9 @@ async def test_a_client_that_goes_leaves_no_lock(app: Any, body: str, view: str,
                 raise OSError("the client has gone")
             await asyncio.Event().wait()  # a client that does not read on
 
-    raised = pytest.raises(ClientDisconnect) if spec_version == "2.4" else nullcontext()  # as without us
+    # As without us; of older Starlettes the error of `send`, in a group.
+    told_of = pytest.RaisesGroup(pytest.RaisesExc((ClientDisconnect, OSError)), allow_unwrapped=True)
+    raised = told_of if spec_version == "2.4" else nullcontext()
     with raised:
         await app(scope_of(spec_version), receive, send)
     assert not is_held(app)
@@ -149,7 +151,7 @@ async def test_a_body_that_fails_leaves_no_lock(app: Any) -> None:
         return StreamingResponse(body())
 
     async with client_of(app, raises=True) as client:
-        with pytest.raises(RuntimeError, match="the body has failed"):
+        with pytest.RaisesGroup(RuntimeError, allow_unwrapped=True):
             await client.get("/export")
     assert not is_held(app)
 
