@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import FrameType
@@ -215,6 +216,40 @@ def test_what_is_rolled_back_without_an_exception_is_not_done(order: Order, engi
     undone()
     assert orders(engine) == []
     assert order(engine, 1) == 1
+
+
+@pytest.mark.parametrize("keep", [0.5, 600.0])
+def test_it_stays_done_for_keep_from_its_beginning(engine: Engine, keep: float) -> None:
+    """The record that commits with the work says how long, and under which fence."""
+    committed: list[Any] = []
+    read = text("SELECT fence, expires_at FROM distlock_record")
+    event.listen(engine, "commit", lambda connection: committed.extend(connection.execute(read)), once=True)
+    before = time.time()
+    with Session(engine) as session:
+
+        @once(key="order", keep=keep, expire=LONG, until="commit", database=session, result=True)
+        def order() -> int | None:
+            session.execute(text("INSERT INTO orders VALUES (1)"))
+            lease = current_lease()
+            assert lease is not None
+            return lease.fence
+
+        fence = order()
+    (record,) = committed
+    assert before + keep - 0.01 <= record.expires_at / 1e6 <= time.time() + keep  # SQLite counts milliseconds
+    assert record.fence == fence
+
+
+def test_a_run_that_outlasts_keep_leaves_no_record(engine: Engine) -> None:
+    with Session(engine) as session:
+
+        @once(key="order", keep=0.01, expire=LONG, until="commit", database=session)
+        def order() -> None:
+            session.execute(text("INSERT INTO orders VALUES (1)"))
+            time.sleep(0.02)
+
+        order()
+    assert (orders(engine), records(engine)) == ([1], 0)
 
 
 def test_a_commit_that_fails_leaves_no_record(engine: Engine) -> None:

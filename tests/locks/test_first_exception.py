@@ -142,7 +142,9 @@ def test_an_attachment_that_cannot_be_undone_says_why_it_failed(injected: FaultI
         attach(ticket)
 
 
-def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     port = registry().store("default").port(THREADS)
 
     async def broken(*args: object) -> None:
@@ -152,6 +154,7 @@ def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(monkeypatch: 
         monkeypatch.setattr(port, "release", broken)
         raise ZeroDivisionError
     assert "a bug" in caught.value.__notes__[0]
+    assert "in broken" in caplog.text, "its traceback is in the log"
 
 
 # A loss that is noticed late ----------------------------------------------------------------------------------------

@@ -145,32 +145,65 @@ def test_a_writer_whose_loop_has_closed_keeps_out_no_reader() -> None:
     assert held() == []
 
 
-def test_so_it_is_while_its_release_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What closed it was told that it had ignored that."""
-    blocking = registry().store("default").port(THREADS)
+class Slow:
+    """A port of event loops whose releases never end, up to the one that finds its executor shut down."""
 
-    class Slow:
-        async def release(self, *args: object) -> None:
-            await asyncio.sleep(SOON)
+    def __init__(self, shut_down_at: int = 0) -> None:
+        self._blocking = registry().store("default").port(THREADS)
+        self._shut_down_at = shut_down_at
+        self.releases = 0
 
-        def __getattr__(self, verb: str) -> Any:
-            return getattr(blocking, verb)
+    async def release(self, *args: object) -> None:
+        self.releases += 1
+        if self.releases == self._shut_down_at:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        await asyncio.sleep(SOON)
 
-    monkeypatch.setattr(registry().store("default").backend, "async_port", Slow)
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._blocking, verb)
 
-    async def block() -> None:
-        async with lock("a", expire=20):
-            pass
 
+async def at_its_end() -> None:
+    async with lock("a", expire=20):
+        pass
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_so_it_is_while_its_release_is_waited_for(monkeypatch: pytest.MonkeyPatch, cancelled: bool) -> None:
+    """What closed it was told that it had ignored that. Cancelled, it waits for another task, which does it again."""
+    slow = Slow()
+    monkeypatch.setattr(registry().store("default").backend, "async_port", lambda: slow)
     loop = asyncio.new_event_loop()
-    coroutine = block()
+    coroutine = at_its_end()
     task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0.01))
+    if cancelled:
+        task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+    others = asyncio.all_tasks(loop) - {task}
     assert not task.done()
+    assert (len(others), slow.releases) == ((1, 2) if cancelled else (0, 1))
     loop.close()
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    for each in (task, *others):
+        each._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine.close()
     assert held() == []
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_a_release_whose_second_try_finds_no_thread_is_done_by_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The executor of the loop was shut down: the lock was held for its whole lease."""
+    slow = Slow(shut_down_at=2)
+    monkeypatch.setattr(registry().store("default").backend, "async_port", lambda: slow)
+    task = asyncio.create_task(at_its_end())
+    await asyncio.to_thread(eventually, lambda: slow.releases, "it is asked to release")
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert slow.releases == 2
+    assert await asyncio.to_thread(held) == []
 
 
 # Signals ------------------------------------------------------------------------------------------------------------

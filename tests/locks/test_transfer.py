@@ -7,14 +7,16 @@ import base64
 import contextvars
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, LeaseLost, NotHeld, attach, lock
-from distlock_web.core.backend import Port
+from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, NotHeld, attach, lock
+from distlock_web.core.backend import Claim, Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import engine
+from distlock_web.locks.events import Event, subscribe, unsubscribe
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.scope import Scope
 from distlock_web.locks.transfer import Ticket
@@ -85,6 +87,49 @@ async def test_a_hand_over_that_is_cancelled_gives_the_locks_back(store: str, ke
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(hand_over())
     assert await asyncio.to_thread(held) == {}
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_hand_over_that_fails_is_taken_back_for_as_long_as_the_ticket_would_have_lasted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cannot be cancelled now is kept to be cancelled later: no shorter than the store may have it."""
+    store = registry().store("default")
+    injector, port, cancelled, told = FaultInjector(store), store.port(THREADS), list[Claim](), list[Event]()
+
+    async def cancel(claim: Claim) -> None:
+        cancelled.append(claim)
+
+    lease = lock("a", expire=60).acquire()
+    (hold,) = scope_of(lease).holds
+    injector.lose("detach", "answer", "answer")
+    monkeypatch.setattr(port, "cancel", cancel, raising=False)
+    monkeypatch.setattr(store, "port", lambda runtime: port)
+    listener = subscribe(told.append, inline=True)
+    try:
+        with pytest.raises(BackendUnavailable):
+            lease.detach(transit=600)
+    finally:
+        unsubscribe(listener)
+    assert [claim.expire for claim in cancelled] == [600, 600]
+    assert hold.claim.token in {claim.token for claim in cancelled}
+    assert [(event.kind, event.reason) for event in told if event.kind == "released"] == [("released", "")]
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("options", [{"limit": 2}, {"shared": True}])
+def test_the_place_of_one_holder_of_several_is_not_handed_over(options: dict[str, Any]) -> None:
+    with lock("a", **options) as lease, pytest.raises(ConfigurationError, match="take its own place"):
+        lease.detach()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_store_that_cannot_hand_over_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock("a") as lease:
+        backend = registry().store("default").backend
+        monkeypatch.setattr(backend, "capabilities", dataclasses.replace(backend.capabilities, transfer=False))
+        with pytest.raises(ConfigurationError, match="'default' cannot hand a lock over"):
+            lease.detach()
 
 
 def test_a_lock_in_transit_for_less_than_its_lease_does_not_keep_its_waiter_for_the_lease(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,7 @@ class LossCases(Cases):
             assert await harness.decorated(body, key=KEY, prefix=PREFIX)() == "sold"
         assert "could not be released" in caplog.text
         assert NAME in caplog.text
+        assert not any(record.exc_info for record in caplog.records), "an outage is no bug: no traceback"
 
     @case
     async def test_a_release_by_hand_that_fails_is_said(self, harness: Harness) -> None:
@@ -149,6 +152,18 @@ class LossCases(Cases):
                 assert first.value.reason == "revoked"
                 assert lease.lost.is_set()
         assert caught.value.reason == "revoked"
+
+    @pytest.mark.parametrize(("on_lost", "raises"), [("raise", True), ("warn", False), ("cancel", True)])
+    @case
+    async def test_a_block_that_ends_well_after_all_is_told_as_on_lost_says(
+        self, tasks: Harness, on_lost: Any, raises: bool
+    ) -> None:
+        with pytest.raises(LeaseLost) if raises else nullcontext():
+            async with the_lock(on_lost=on_lost) as lease:
+                assert lease.fence is not None
+                await tasks.port.revoke(NAME, lease.fence)
+                with pytest.raises(LeaseLost):
+                    await lease.aextend()
 
     @case
     async def test_on_lost_callable_is_called_once_and_while_the_block_runs(self, harness: Harness) -> None:
