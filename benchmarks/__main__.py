@@ -53,7 +53,7 @@ MORE = """\
 examples:
   python -m benchmarks --quick                        a first look, in about six minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks > run.md                       the tables of docs/benchmarks.md
+  python -m benchmarks > run.md                       the tables behind docs/benchmarks.md
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
 machine is in the numbers, and most of all in those of the processes that wait for each other. Peers that are not
