@@ -30,7 +30,7 @@ help:
 	@echo "make nightly  the rest: what is long, or measures"
 	@echo "make coverage what the last 'make test-all' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
-	@echo "make faults   one fault at every step of every store      ONLY=redis/threads/free; CHOICE=50 of each, SEED=1"
+	@echo "make faults   one fault at every step of every store      ONLY=redis/threads/free; PART=1/4; CHOICE=50 of each, SEED=1"
 	@echo "make mutants  mutants of the most important files, and who survives    ARGS='engine hold'; ARGS='hold --again'"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make docs     the site in site/, strictly: a link that leads nowhere fails"
@@ -92,7 +92,7 @@ simulate: $(VENV)/.test
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 faults: $(VENV)/.test
-	$(BIN)/python -m tests.support.faults $(if $(ONLY),--only '$(ONLY)') $(if $(CHOICE),--choice $(CHOICE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m tests.support.faults $(if $(ONLY),--only '$(ONLY)') $(if $(CHOICE),--choice $(CHOICE)) $(if $(PART),--part $(PART)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # mypy finds some of them.
 mutants: $(VENV)/.test $(VENV)/.check $(VENV)/.mutants

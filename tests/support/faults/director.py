@@ -42,8 +42,9 @@ BESIDE = 0.1
 HUNG = 40.0
 #: Seconds between two looks at the store.
 LOOK = 0.06
-#: How often a combination is run, where the machine stood still or the step did not come.
-TRIES = 4
+#: How often a combination is run, where the machine stood still; and where its step, by chance, did not come.
+TRIES, COMES = 4, 2
+MISSED = "the step did not come"
 #: Seconds that the machine may stand still before a judgement about time is taken back, and the combination run again.
 STILL = 0.05
 
@@ -141,13 +142,14 @@ class Director:
             if run.slow and still > STILL:
                 again.append(f"the machine stood still for {still:.2f} s")
                 run.slow.clear()
-            elif combination.step is not None and not strike.struck:
-                again.append("the step did not come")
+            elif combination.step is not None and not strike.struck and again.count(MISSED) < COMES - 1:
+                again.append(MISSED)
             else:
                 break
         return {
             "combination": str(combination),
-            "wrong": run.wrong + run.slow,
+            "wrong": run.wrong,
+            "slow": run.slow,
             "struck": strike.struck,
             "seen": [str(step) for step in strike.seen],
             "again": again,

@@ -132,7 +132,7 @@ def find(name: str, among: str = "", choice: int | None = None, jobs: int = 8) -
     with package_of(mutant) as package:
         for _ in range(3):
             found = try_one(Combination.read(mutant.found_by), package)
-            if found.wrong:
+            if found.complaints:
                 return found
         if not among:
             return None
@@ -152,7 +152,7 @@ def main() -> int:
     for name in [options.only] if options.only else MUTANTS:
         found = find(name, options.among, options.choice, options.jobs)
         print(
-            f"{found.combination if found else 'none'!s:60} {name}: {found.wrong[0] if found else 'not found'}",
+            f"{found.combination if found else 'none'!s:60} {name}: {found.complaints[0] if found else 'not found'}",
             flush=True,
         )
         missed += found is None

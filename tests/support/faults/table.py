@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
@@ -33,12 +33,33 @@ class Found:
     """What came of one combination."""
 
     combination: Combination
+    #: What must not have been, in whatever time; and what took too long, or was left for too long.
     wrong: Sequence[str]
+    slow: Sequence[str]
     seen: Sequence[str]
     struck: bool
     again: Sequence[str]
     has: Mapping[str, Mapping[str, int]]
     took: float
+
+    @property
+    def complaints(self) -> list[str]:
+        return [*self.wrong, *self.slow]
+
+
+class Part(NamedTuple):
+    """One of several that together are all: what a night has time for."""
+
+    number: int  #: from 1 on
+    of: int
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        number, _, of = text.partition("/")
+        found = cls(int(number), int(of))
+        if not 1 <= found.number <= found.of:
+            raise ValueError(text)
+        return found
 
 
 @dataclass
@@ -50,7 +71,7 @@ class Tried:
 
     @property
     def wrong(self) -> list[Found]:
-        return [each for each in self.found if each.wrong]
+        return [each for each in self.found if each.complaints]
 
     def table(self) -> str:
         """Store × scenario: how many faults were tried, with threads and with asyncio."""
@@ -96,7 +117,9 @@ class _Director:
             self._process.stdin.write(json.dumps({"combination": str(combination), "clean": clean}) + "\n")
             self._process.stdin.flush()
         answer = self._read()
-        return Found(combination, *(answer[name] for name in ("wrong", "seen", "struck", "again", "has", "took")))
+        return Found(
+            combination, *(answer[name] for name in ("wrong", "slow", "seen", "struck", "again", "has", "took"))
+        )
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -148,11 +171,12 @@ def try_way(
     jobs: int = JOBS,
     choice: int | None = None,
     seed: int = 0,
+    part: Part = Part(1, 1),  # noqa: B008 - it is a tuple
     only: Callable[[Combination], bool] = lambda _: True,
     tell: Callable[[int, int, Found], None] = lambda *_: None,
     package: str | None = None,
 ) -> Tried:
-    """All that ``only`` lets of one store, or a choice of it; ``package``: the folder of another copy of ours."""
+    """All that ``only`` lets of one store, a part or a choice of it; ``package``: where another copy of ours is."""
     way, tried, begun = way_of(name), Tried(), now()
     with way.serve() as shared:
         free: queue.SimpleQueue[_Director] = queue.SimpleQueue()
@@ -189,7 +213,7 @@ def try_way(
                         try:
                             found = director.run(combination, clean)
                         except _Died as died:
-                            found = Found(combination, [str(died)], [], False, [], {}, 0.0)
+                            found = Found(combination, [str(died)], [], [], False, [], {}, 0.0)
                             director = begun_director()
                     with turn:
                         done += 1
@@ -216,22 +240,33 @@ def try_way(
             work: list[Combination] = []
 
             def enumerate_steps(found: Found) -> None:
-                if not found.wrong:
+                if not found.complaints:
                     mode, scenario = found.combination.mode, found.combination.scenario
                     has[mode, scenario] = found.has
                     work.extend(filter(only, combinations(way, mode, scenario, found.seen)))
 
             clean = [Combination(name, mode, scenario) for mode, scenario in scenarios_of(way)]
             run_all([each for each in clean if only(each)], enumerate_steps)
+            _look_again(tried, lambda again: run_all([again], enumerate_steps))
             work.sort(key=str)
             dice = random.Random(f"{seed}{name}")
             dice.shuffle(work)
-            run_all(work if choice is None else work[:choice], lambda _: None)
+            run_all(work[part.number - 1 :: part.of][:choice], lambda _: None)
+            _look_again(tried, lambda again: run_all([again], lambda _: None))
         finally:
             for director in directors:
                 director.close()
     tried.seconds = now() - begun
     return tried
+
+
+def _look_again(tried: Tried, run: Callable[[Combination], None]) -> None:
+    """What has only taken too long beside others has to do so alone, too: the machine may have been busy."""
+    for slow in [each for each in tried.wrong if not each.wrong]:
+        tried.found.remove(slow)
+        run(slow.combination)
+        last = tried.found[-1]
+        tried.found[-1] = replace(last, again=[*slow.again, "it was slow beside others", *last.again])
 
 
 def try_one(combination: Combination, package: str | None = None) -> Found:
@@ -241,6 +276,6 @@ def try_one(combination: Combination, package: str | None = None) -> Found:
         director = _Director(combination.way, shared, package)
         try:
             clean = director.run(replace(combination, step=None, fault=None), None)
-            return director.run(combination, clean.has) if combination.step and not clean.wrong else clean
+            return director.run(combination, clean.has) if combination.step and not clean.complaints else clean
         finally:
             director.close()
