@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -312,6 +313,9 @@ class Database:
             usable, connection = connection, None
             return usable
         except self.address.way.errors as error:
+            # psycopg's has a connection that was not answered in its frames, in a circle: it would stay open until the
+            # next garbage collection, and an outage has one for each try.
+            traceback.clear_frames(error.__traceback__)
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("gone", "cannot be reached")

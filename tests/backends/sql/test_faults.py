@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import socket
 import ssl
 import threading
 import time
@@ -84,6 +86,26 @@ def test_a_commit_that_is_still_on_its_way_is_undone_all_the_same(
     cancelling.result(PATIENCE)
     assert can_take("a")
     assert lines() == []
+
+
+@pytest.mark.slow
+def test_a_connection_that_was_not_answered_is_closed_when_that_is_said(server_settings: dict[str, Any]) -> None:
+    """A driver's error had the half-open one in its frames, in a circle: each try left one, until garbage came."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = make_url(server_settings["LOCATION"]).set(port=silent.getsockname()[1])
+        location = url.render_as_string(hide_password=False)
+        configure({"default": {"LOCATION": location, "OPTIONS": {"timeout": 1.5}}})
+        gc.disable()
+        try:
+            with pytest.raises(BackendUnavailable):
+                unrelated("a")
+            accepted, _ = silent.accept()
+            with accepted:
+                accepted.settimeout(SOON)
+                while accepted.recv(4096):
+                    pass
+        finally:
+            gc.enable()
 
 
 # Commits that hang ----------------------------------------------------------------------------------------------------

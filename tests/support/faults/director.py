@@ -372,7 +372,7 @@ class Director:
     def _ask(self, run: Run, players: Mapping[str, Any]) -> None:
         run.has.clear()
         if self.way.in_threads:
-            run.has["director"] = has()
+            run.has["director"] = has(pools_of_sockets=False)
             return
         for process in players.values():
             process.send({"has": True})

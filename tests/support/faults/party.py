@@ -370,7 +370,7 @@ def _is_counted(thread: str) -> bool:
     return thread.startswith(("distlock", "asyncio_")) and not _KEPT.match(thread)
 
 
-def has() -> dict[str, int]:
+def has(*, pools_of_sockets: bool = True) -> dict[str, int]:
     """What a process has of threads, sockets, and calls that were postponed; idle connections of a pool are spare."""
     sockets = 0
     for descriptor in os.listdir("/proc/self/fd"):
@@ -378,7 +378,7 @@ def has() -> dict[str, int]:
             sockets += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
     return {
         "threads": sum(_is_counted(thread.name) for thread in threading.enumerate()),
-        "sockets": sockets - sum(len(pool.idle) for pool in list(_pools)),
+        "sockets": sockets - sum(len(pool.idle) for pool in list(_pools) if pools_of_sockets),
         "postponed": sum(len(outage._postponed) for outage in list(_outages)),
     }
 
