@@ -54,6 +54,11 @@ class Question:
     ahead: tuple[float, float] = (0.0, 0.0)
 
     @property
+    def token(self) -> str:
+        """Of a vote and of a release."""
+        return str(self.args[0])
+
+    @property
     def answered(self) -> bool:
         return self.error is None and self.reply is not None
 
@@ -103,19 +108,26 @@ class Question:
         return await self.node.server.tasks().run(self.script, self.keys, self.args, opened=self.begin)
 
     def begin(self) -> None:
-        """Not before there is a connection: else each call would leave an undo for a node that is down or refuses."""
+        """Not before there is a connection: else each call would leave an undo for a node that is down or refuses.
+
+        Raises where this is a vote that was taken back while it waited for the connection: it would stay.
+        """
+        if self.script is VOTE and not self.wanted:
+            if self.token not in self.node.unsent:
+                raise BackendUnavailable(f"{self.node} was not asked: the lock was given up before it was connected.")
+            self.node.unheard.add(self.token)
         self.sent, self.sent_at = True, now()
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""
         self.wanted = False
-        if self.script is VOTE and self.is_open and self.error is None:
-            self.node.unheard.add(str(self.args[0]))
+        if self.script is VOTE and self.reply is None and self.error is None:
+            (self.node.unheard if self.sent else self.node.unsent).add(self.token)
         if self.channel is not None:
             self.node.left[self.channel.patient].append(self.channel)
 
     def take(self, reply: Reply) -> None:
-        node, token = self.node, str(self.args[0]) if self.args else ""
+        node = self.node
         if isinstance(reply, ErrorReply):
             # Whoever does not wait any more does not send the script's source: it has not run, and came too late.
             late = reply.no_script and not self.wanted
@@ -124,12 +136,12 @@ class Question:
             )
             return
         self.reply = reply
-        if self.script is RELEASE and token in node.unheard:
+        if self.script is RELEASE and self.token in node.unheard:
             self._undo_later()  # the vote may come after this
         elif self.script in (VOTE, EXTEND):
             self.error = no_vote(node, reply)
             if self.script is VOTE:
-                node.unheard.discard(token)
+                self._no_more_late()
                 self.ahead = reply[1] - now() * 1_000_000, reply[1] - self.sent_at * 1_000_000
                 node.ahead_us = int(self.ahead[1])
             if self.script is VOTE or self.error is not None or isinstance(node.no_vote, WrongQuorum):
@@ -140,12 +152,16 @@ class Question:
         if self.script is VOTE or isinstance(self.node.no_vote, WrongQuorum):
             self.node.no_vote = None
         if self.script is VOTE:
-            self.node.unheard.discard(str(self.args[0]))
+            self._no_more_late()
         if isinstance(error, ConfigurationError):
             self.node.warn(error)
         elif self.wanted and broke_connection(error):
             self.node.outage.begin(error)
         self._undo_later()
+
+    def _no_more_late(self) -> None:
+        self.node.unheard.discard(self.token)
+        self.node.unsent.discard(self.token)
 
     def _undo_later(self) -> None:
         if self.undo_within:

@@ -51,6 +51,7 @@ class Node:
         #: Channels on which answers are to come that nobody waits for any more, and the tokens voted for so.
         self.left: dict[bool, deque[Any]] = {False: deque(), True: deque()}
         self.unheard: set[str] = set()
+        self.unsent: set[str] = set()  #: tokens of votes that nobody waits for, and that wait for a connection still
         self._warned = ""
 
     def __str__(self) -> str:

@@ -280,6 +280,8 @@ class RedlockPort:
     ) -> list[Question]:
         """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
         head, teller = (claim.token, attempt, _ms(cooldown) if cooldown else 0), self._quorum.teller()
+        for node in self._quorum.nodes:
+            node.unsent.discard(claim.token)  # what waits for its connection still would come after this
 
         def args(node: Node) -> Args:
             return (*head, 1 if waits and node is teller else "")

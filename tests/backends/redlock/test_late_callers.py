@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable
+from distlock_web import BackendUnavailable, lock
+from distlock_web.backends.redis.transport.exchange import Line
+from distlock_web.backends.redis.transport.loop_connection import LoopConnection
+from distlock_web.backends.redlock import asking
 from distlock_web.backends.redlock import port as port_module
 from distlock_web.backends.redlock.asking import Channel, Question
 from distlock_web.backends.redlock.port import RedlockPort
@@ -161,3 +165,45 @@ def test_a_connection_that_is_opened_makes_no_vote_late(
     monkeypatch.setattr(Channel, "send", sent)
     drive(HARNESSES["threads"](store).port.acquire(claim(name=NAME), 0))
     assert done[:6] == ["opened"] * 3 + ["sent"] * 3
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_vote_that_waits_for_its_connection_is_not_sent_after_its_end(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """Its release went past it, or was not sent there at all: the node had the lock until the lease was over."""
+    harness = HARNESSES["asyncio"](open_store(own_nodes))
+    late = {node.server.outage for node in harness.store.backend._nodes[3:]}
+    open_it = LoopConnection.open
+
+    async def case() -> None:
+        opened = asyncio.Event()
+
+        async def open_late(self: LoopConnection, timeout: float | None) -> Line:
+            if self._outage in late:  # the vote; what comes after it finds the connection open
+                late.remove(self._outage)
+                await opened.wait()
+            return await open_it(self, timeout)
+
+        async def attempt() -> None:
+            monkeypatch.setattr(LoopConnection, "open", open_late)
+            lease = await harness.try_acquire(lock("order:7", expire=60))
+            assert (lease is None) is busy
+            if lease is not None:
+                await harness.release(lease)
+
+        async def all_have_ended() -> bool:
+            return not asking._going_on
+
+        if busy:
+            async with harness.inside(lock("order:7", expire=60)):
+                await harness.until(all_have_ended)
+                await harness.unrelated(attempt).result()
+        else:
+            await attempt()
+        assert not late
+        opened.set()
+        await harness.until(all_have_ended)
+
+    harness.run(case())
+    assert left_on(own_nodes) == {}

@@ -73,7 +73,7 @@ class Exchange:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
 
         ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
-        ``opened`` is called when there is a connection, before anything is sent.
+        ``opened`` is called when there is a connection, before anything is sent: nothing is, if it raises.
         """
         (answer,) = await self.run_many(script, ((keys, args),), timeout, confirm, opened)
         if isinstance(answer, DistLockError):
@@ -91,9 +91,9 @@ class Exchange:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
         wait = None if confirm is None else wait_command(self._address, timeout)
         line = await self._lines.open(timeout)
-        if opened is not None:
-            opened()
         try:
+            if opened is not None:
+                opened()
             replies: list[Reply] = [None] * len(calls)
             asked: Sequence[int] = range(len(calls))
             by_source = -1  # the place of the one that tells the server what the script is
