@@ -172,8 +172,9 @@ def test_a_vote_that_waits_for_its_connection_is_not_sent_after_its_end(
     own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Its release went past it, or was not sent there at all: the node had the lock until the lease was over."""
-    harness = HARNESSES["asyncio"](open_store(own_nodes))
-    late = {node.server.outage for node in harness.store.backend._nodes[3:]}
+    store: Any = open_store(own_nodes)
+    harness = HARNESSES["asyncio"](store)
+    late = {node.server.outage for node in store.backend._nodes[3:]}
     open_it = LoopConnection.open
 
     async def case() -> None:
