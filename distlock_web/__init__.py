@@ -1,4 +1,4 @@
-"""Distributed locks for Django and Flask."""
+"""Distributed locks for Django, Flask and FastAPI."""
 
 from .core.errors import (
     BackendUnavailable,

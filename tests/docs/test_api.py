@@ -25,6 +25,7 @@ PAGE = (DOCS / "api.md").read_text()
 MODULES = {
     "distlock_web.django": ("admin", "middleware", "responses", "rest", "signals", "views", "fencing"),
     "distlock_web.flask": ("responses", "signals"),
+    "distlock_web.starlette": ("responses",),
 }
 
 
@@ -60,7 +61,7 @@ def test_every_attribute_is_there(heading: str, kind: type) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    [f"distlock_web.{name}" for name in ("celery", "flask", "opentelemetry", "prometheus", "sqlalchemy")],
+    [f"distlock_web.{name}" for name in ("celery", "flask", "opentelemetry", "prometheus", "sqlalchemy", "starlette")],
 )
 def test_every_name_of_a_framework_is_there(package: str) -> None:
     names = {name for name in names_under(package) if "." not in name}

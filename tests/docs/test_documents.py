@@ -117,6 +117,23 @@ def elsewhere(function, *arguments):  # in a request of its own
     return contextvars.Context().run(function, *arguments)
 """
 
+IN_FASTAPI = """
+import asyncio, contextvars, httpx
+async def main():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        holder = app.state.distlock.registry
+        statuses = []
+        from distlock_web.web.asgi import serving
+        serving.set(holder)  # the app's own stores
+        async with lock("{name}"):
+            busy = asyncio.create_task(client.post("{path}"), context=contextvars.Context())
+            statuses.append((await busy).status_code)
+        statuses.append((await client.post("{path}")).status_code)
+        assert statuses == {expected}, statuses
+from distlock_web import lock
+asyncio.run(main())
+"""
+
 CHECKS: dict[Script, str] = {
     ("recipes.md", "Cron on every host"): 'assert [nightly(), nightly()] == ["done", None]',
     ("recipes.md", "APScheduler in eight workers"): f"""{ELSEWHERE}
@@ -342,6 +359,41 @@ assert answer.status_code == 409 and 0 < int(answer.headers["Retry-After"]) <= 1
 answer = app.test_client().post("/orders/7/pay")
 assert (answer.status_code, answer.text) == (200, "paid")
 """,
+    ("README.md", "FastAPI"): IN_FASTAPI.format(path="/orders/7/pay", name="order:7", expected="[409, 200]"),
+    ("start-fastapi.md", "What surprises: the commit comes after the lock"): f"""
+engine = Sessions.kw["bind"]
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE stock (item TEXT, count INTEGER)"))
+    connection.execute(text("INSERT INTO stock VALUES ('bicycle', 2)"))
+held_at_commit = []
+from sqlalchemy import event
+from distlock_web import held_locks
+held = lambda session: held_at_commit.append(held_locks("stock:bicycle"))
+event.listen(Sessions, "before_commit", held)
+{IN_FASTAPI.format(path="/buy/bicycle", name="stock:bicycle", expected="[409, 200]")}
+assert len(held_at_commit) == 1 and len(held_at_commit[0]) == 1, held_at_commit
+with engine.begin() as connection:
+    assert connection.execute(text("SELECT count FROM stock")).scalar() == 1
+engine.dispose()
+""",
+    ("start-fastapi.md", "A payment and an export"): """
+import asyncio, httpx
+from distlock_web import lock
+async def sleep(seconds): ...
+async def main():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        key = {"Idempotency-Key": "k1"}
+        sent = [client.post("/orders/7/pay", headers=key), client.post("/orders/7/pay", headers=key)]
+        answers = [await each for each in sent]
+        assert [each.status_code for each in answers] == [201, 201] and answers[0].content == answers[1].content
+        assert answers[1].headers["Idempotency-Replayed"] == "true"
+        assert (await client.post("/orders/7/pay", headers=key, json=1)).status_code == 422
+        assert (await client.post("/orders/7/pay")).status_code == 400
+        assert (await client.post("/orders/7/ship")).json() == {"shipped": 7}
+        assert (await client.get("/export")).text.count("\\n") == 10
+asyncio.run(main())
+""",
+    ("start-fastapi.md", "In your tests"): "test_two_clicks()",
     ("django.md", "Views"): """
 from asyncio import run
 from types import SimpleNamespace
@@ -409,6 +461,12 @@ assert result.id and unique(export).delay(7) is None and unique(export).delay(8)
 
 # What a block may take for granted.
 BEFORE: dict[Script, str] = {
+    ("start-fastapi.md", "In your tests"): (
+        "import warnings; warnings.filterwarnings('ignore', message='.*httpx2')  # it works with httpx, too"
+    ),
+    ("start-fastapi.md", "What surprises: the commit comes after the lock"): (
+        "import os, tempfile; os.chdir(tempfile.mkdtemp())"
+    ),
     ("recipes.md", "A double click"): WITH_STORE,
     ("recipes.md", "A webhook that is delivered twice"): WITH_DATABASE,
     ("recipes.md", "A streaming export, one for each user"): WITH_STORE,
