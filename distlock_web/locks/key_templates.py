@@ -183,8 +183,7 @@ class Field:
         return found
 
     def _written(self, found: Any, separators: str) -> str | None:
-        text = None if self._convert is None else text_of(found)
-        if text is not None and self._convert is not None:
+        if self._convert is not None and (text := text_of(found)) is not None:
             try:
                 return escape_value(self._convert(text), separators)
             except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from distlock_web import ConfigurationError, KeyUnavailable, current_lease, distributed_lockable, escape_key, lock
 from distlock_web.core.keys import MAX_NAME_BYTES, escape_literal, escape_value, shorten, whole_key
 from distlock_web.core.runtime import drive
+from distlock_web.locks import hooks
 from distlock_web.locks.key_templates import KeyTemplates
 
 texts = st.text(st.characters(), max_size=12)  # surrogates, controls and all
@@ -113,10 +115,20 @@ def test_a_long_name_keeps_its_beginning_and_cannot_be_imitated() -> None:
         ("all", (1,), ("all",)),
         ("100%{{x}}", (1,), ("100%25%7Bx%7D",)),
         ("straße:{src}", ("ü b",), ("straße:ü b",)),
+        ("a|{src}", (1,), ("a|1",)),
+        ("{src}-{dst}.{note}", ("X", "a-b"), ("X-a%2Db.x",)),
+        ("{src:str}--{dst:str}", ("X", "a-b"), ("X--a%2Db",)),
+        ("{src}:{dst}:{note}", ("X", "X"), ("X:X:x",)),
+        (functools.partial("{1}:{0}".format, "own"), (9,), ("9:own",)),
     ],
 )
 def test_names(key: Any, args: tuple[object, ...], expected: tuple[str, ...]) -> None:
     assert names(key, *args) == expected
+
+
+def test_for_people_they_are_what_is_written_or_the_function() -> None:
+    keys = KeyTemplates(["order:{src}", lambda src: src], transfer, asynchronous=False)
+    assert keys.template == f"order:{{src}}, {keys.function}"
 
 
 def test_defaults_and_keywords_are_arguments() -> None:
@@ -152,6 +164,7 @@ def test_a_missing_argument_is_the_callers_type_error() -> None:
                 "{src.pk()}",
             )
         ),
+        ("{src[]}", "cannot be read: Empty attribute"),
         ("{src()}", r"'src\(\)', which is not an argument"),
         ("", "empty"),
         ([], "empty"),
@@ -208,6 +221,60 @@ def test_a_value_that_is_missing_is_the_callers_fault(key: str, arg: object, mes
     with pytest.raises(KeyUnavailable, match=message) as caught:
         names(key, arg)
     assert not isinstance(caught.value, ConfigurationError)
+
+
+@pytest.mark.parametrize(
+    ("field", "missing"),
+    [
+        ("src.headers[X-Tenant]", ("header", "X-Tenant")),
+        ("src.META[HTTP_X_TENANT]", ("header", "X-Tenant")),
+        *(
+            (f"src.{part}[id]", ("field", "id"))
+            for part in ("POST", "form", "data", "json", "values", "FILES", "files")
+        ),
+        # What no client sends, and what is no item of a request.
+        *((f"src.{other}", None) for other in ("META[REMOTE_ADDR]", "session[id]", "META.HTTP_X_TENANT", "form.id")),
+        *((f"src{other}", None) for other in ("[META][HTTP_X_TENANT]", "[form][id]", "[headers].id", "[id]")),
+    ],
+)
+def test_what_is_missing_is_named_if_a_client_has_to_send_it(field: str, missing: tuple[str, str] | None) -> None:
+    class Request:
+        """It has nothing of all that."""
+
+        def __getattr__(self, name: str) -> Any:
+            return None if name == "HTTP_X_TENANT" or name == "id" else self
+
+        def __getitem__(self, name: str) -> Any:
+            if name in ("META", "form", "headers"):
+                return self
+            raise KeyError(name)
+
+    with pytest.raises(KeyUnavailable) as caught:
+        names(f"order:{{{field}}}", Request())
+    assert caught.value.missing == (() if missing is None else (missing,))
+
+
+@pytest.mark.parametrize("name", ["request", "session", "g", "current_user", "order"])
+def test_without_flasks_integration_it_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "variables", dict)
+
+    def view() -> None: ...
+
+    with pytest.raises(ConfigurationError) as caught:
+        KeyTemplates(f"cart:{{{name}.pk}}", view, asynchronous=False)
+    hint = "" if name == "order" else " In Flask import distlock_web.flask first."
+    assert str(caught.value).endswith(f"is not an argument of it (it has: none).{hint}")
+
+
+class Shop:
+    def __call__(self, order_id: int) -> None: ...
+
+
+def test_a_key_without_braces_is_warned_of_where_it_stands() -> None:
+    for function, file in ((transfer, __file__), (Shop(), f"{__name__}.Shop(...)")):
+        with pytest.warns(UserWarning, match="without braces") as told:
+            KeyTemplates("order:src:order_id", function, asynchronous=False)
+        assert [warning.filename for warning in told] == [file]
 
 
 def test_a_field_may_have_a_second_choice() -> None:

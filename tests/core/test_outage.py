@@ -11,7 +11,7 @@ import pytest
 from distlock_web import BackendUnavailable, ConfigurationError
 from distlock_web.core import outage
 from distlock_web.core.outage import Outage
-from distlock_web.core.runtime import THREADS, drive
+from distlock_web.core.runtime import THREADS, drive, now
 from tests.support.callers import no_thread, threads
 from tests.support.waiting import LONG, SOON, eventually
 
@@ -362,3 +362,167 @@ def test_the_end_waits_only_so_long_for_what_was_put_off(
     watched.close()
     assert 0 < len(done) < 10 * outage.AT_A_TIME
     go_on.set()
+
+
+# What is asked, and when --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [BackendUnavailable("It hangs."), ConfigurationError("WRONGPASS"), LookupError("a bug of a provider's")]
+)
+def test_nothing_is_done_before_the_server_has_answered(error: Exception) -> None:
+    asked, done, answers = list[int](), list[int](), threading.Event()
+
+    def probe() -> None:
+        asked.append(1)
+        if not answers.is_set():
+            raise error
+
+    watched = Outage("The server", probe)
+    watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+    eventually(lambda: len(asked) > 2, "it is asked again and again", SOON)
+    assert not done
+    answers.set()
+    eventually(lambda: done, "it is done", SOON)
+    watched.close()
+
+
+def test_a_server_that_answers_is_asked_for_nothing() -> None:
+    """Neither by a request, nor for what is not due yet, and is too late then."""
+    asked = list[int]()
+    watched = Outage("The server", lambda: asked.append(1))
+    with no_thread("distlock-outage", AssertionError("a thread for nothing")):
+        watched.refuse_if_silent()
+    watched.postpone(unavailable, after=LONG, within=0.15)
+    eventually(lambda: not watched._worker.runs, "nothing is left to do", SOON)
+    assert asked == []
+
+
+def test_what_is_due_later_is_done_later(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, answers = unanswered
+    done = list[str]()
+    watched.postpone(lambda: done.append("later"), after=LONG, within=2 * LONG)
+    watched.postpone(lambda: done.append("now"), after=0.0, within=LONG)
+    answers.set()
+    eventually(lambda: done, "what is due is done", SOON)
+    assert done == ["now"]
+
+
+def test_whether_an_address_leads_elsewhere_is_looked_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked, answers = list[int](), threading.Event()
+
+    def probe() -> None:
+        asked.append(1)
+        if not answers.is_set():
+            unavailable()
+
+    watched = Outage("The server", probe)
+    begun = now()
+    for _ in range(3):
+        watched.look()
+    (item,) = watched._postponed
+    assert begun <= item.due <= now()
+    assert item.until == pytest.approx(item.due + outage.LOOK_WITHIN)
+    answers.set()
+    eventually(lambda: not watched._worker.runs, "that was all", SOON)
+    assert asked
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TimeoutError("no answer of X."), "no answer of X"),
+        (TimeoutError("no answer"), "no answer"),
+        (OSError(), "OSError"),
+    ],
+)
+@pytest.mark.parametrize("nothing_done", [None, True, False])
+def test_who_is_refused_hears_why(
+    unanswered: tuple[Outage, threading.Event], error: Exception, cause: str, nothing_done: bool | None
+) -> None:
+    watched, _ = unanswered
+    watched.begin(error)
+    with pytest.raises(
+        BackendUnavailable, match=rf"^The server does not answer, for \d+\.\d s so far \({cause}\)"
+    ) as told:
+        watched.refuse_if_silent(*[] if nothing_done is None else [nothing_done])
+    assert told.value.nothing_done is (nothing_done is not False)
+
+
+# What another one takes over, and the end ---------------------------------------------------------------------------
+
+
+def test_what_is_taken_over_keeps_its_times(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, _ = unanswered
+    former = Outage("The former server", unavailable)
+    former.postpone(lambda: None, after=LONG, within=2 * LONG)
+    former.postpone(lambda: None, after=0.0, within=LONG)
+    before = {(item.due, item.until) for item in former._postponed}
+    watched.take_over(former)
+    after = {(item.due, item.until) for item in watched._postponed}
+    assert sorted(after) == [pytest.approx(times) for times in sorted(before)]
+
+
+def test_what_is_done_after_the_close_makes_no_store_of_it(unanswered: tuple[Outage, threading.Event]) -> None:
+    """Its thread asks, as every request does, and would have a closed store watched again."""
+    watched, answers = unanswered
+    done = list[int]()
+
+    def work() -> None:
+        watched.refuse_if_silent()
+        done.append(1)
+
+    watched.postpone(work, after=0.0, within=LONG)
+    watched.close()
+    answers.set()
+    eventually(lambda: done, "it is done", SOON)
+    watched.begin(IN_VAIN)
+    assert not watched.silent
+
+
+def test_what_is_left_at_the_close_is_done_side_by_side(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, answers = unanswered
+    together, done = threading.Barrier(2), list[int]()
+
+    def work() -> None:
+        together.wait(SOON)
+        done.append(threads("distlock-outage-helper"))
+
+    for _ in range(2):
+        watched.postpone(work, after=LONG, within=2 * LONG)
+    answers.set()
+    watched.close()
+    assert len(done) == 2
+    assert all(done)
+
+
+def test_at_the_end_of_the_program_it_is_done_without_a_thread(unanswered: tuple[Outage, threading.Event]) -> None:
+    """None can be started any more, and each try would be warned of."""
+    watched, answers = unanswered
+    done = list[int]()
+    for _ in range(3):
+        watched.postpone(lambda: done.append(1), after=LONG, within=2 * LONG)
+    answers.set()
+    with no_thread("distlock-outage-helper", AssertionError("a thread at the end")):
+        watched._worker.finish()
+    assert len(done) == 3
+
+
+def test_nobody_pauses_between_what_is_left_at_the_close(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "AT_A_TIME", 1)
+    monkeypatch.setattr(outage, "FINISH_WITHIN", 8.0)
+    watched, answers = unanswered
+    done = list[int]()
+
+    def work() -> None:
+        threading.Event().wait(0.005)
+        done.append(1)
+
+    for _ in range(20):
+        watched.postpone(work, after=LONG, within=2 * LONG)
+    answers.set()
+    watched.close()
+    assert len(done) == 20

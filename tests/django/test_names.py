@@ -80,6 +80,10 @@ def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse(held())
 
 
+def shown(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
 @method_decorator(distributed_lockable(), name="dispatch")
 class Dispatched(Pay):
     pass
@@ -115,7 +119,14 @@ def test_a_class_that_is_given_something_needs_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "view", [Orders.as_view({"get": "list"}), refund, Pay.as_view(), login_required(Pay.as_view())]
+    "view",
+    [
+        Orders.as_view({"get": "list"}),
+        refund,
+        Pay.as_view(),
+        login_required(Pay.as_view()),
+        *(logged(view) for view in (Pay.as_view(), Orders.as_view({"get": "list"}), refund, shown)),
+    ],
 )
 def test_a_key_names_the_views_own_arguments(view: Callable[..., Any]) -> None:
     """That of a ViewSet claims to wrap its ``dispatch``, whose first argument is ``self``."""
@@ -130,3 +141,14 @@ def test_a_key_names_the_views_own_arguments(view: Callable[..., Any]) -> None:
     request.user = type("User", (), {"is_authenticated": True, "is_active": True})()
     assert locked(request).status_code == 200
     assert seen == [request]
+
+
+def test_so_it_is_of_a_method_behind_another_decorator() -> None:
+    class Shown(View):
+        @method_decorator(distributed_lockable(key="path:{request.path}"))
+        @logged
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse(held())
+
+    answer: Any = Shown.as_view()(RequestFactory().get("/here"))
+    assert answer.content == b"disLock:path:/here"

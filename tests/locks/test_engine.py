@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.support.engine.{part}" for part in ("leases", "loss", "nesting", "reentry", "taking", "transfer"))
+    *(
+        f"tests.support.engine.{part}"
+        for part in ("leases", "loss", "nesting", "reentry", "renewal", "taking", "transfer")
+    )
 )
 
 from tests.support.engine.leases import LeaseCases  # noqa: E402
 from tests.support.engine.loss import LossCases  # noqa: E402
 from tests.support.engine.nesting import NestingCases  # noqa: E402
 from tests.support.engine.reentry import ReentryCases  # noqa: E402
+from tests.support.engine.renewal import RenewalCases  # noqa: E402
 from tests.support.engine.taking import TakingCases  # noqa: E402
 from tests.support.engine.transfer import TransferCases  # noqa: E402
 from tests.support.in_world import copies  # noqa: E402
@@ -31,5 +35,5 @@ class TestOnRedis(*CASES):  # type: ignore[misc]
         return {"BACKEND": "redis", "LOCATION": redis_url, "OPTIONS": patient}
 
 
-class TestInMemory(copies(*CASES)):  # type: ignore[misc]
-    """The same."""
+class TestInMemory(copies(*CASES, RenewalCases)):  # type: ignore[misc]
+    """The same, and when leases are renewed: there alone it is known to the tenth of a second."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from distlock_web.locks.key_templates import qualified_name
 from tests.support.source import PROJECT
 
 PROGRAM = """
@@ -70,3 +74,35 @@ def test_a_program_is_named_as_if_it_was_imported(tmp_path: Path, file: str, sta
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert ran.stdout.splitlines() == [f"{module}.nightly {module}.Job.run"] * (1 + len(ways)), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "spec", "module"),
+    [
+        ("/jobs/reports.py", None, "reports"),
+        ("/jobs/shop/__main__.py", None, "shop"),
+        ("/jobs/reports.py", "__main__", "reports"),
+        ("/jobs/shop/reports.py", "shop.reports", "shop.reports"),
+        ("/jobs/shop/__main__.py", "shop.__main__", "shop"),
+        (None, None, None),
+        ("", None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_the_module_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, name: str, file: str | None, spec: str | None, module: str | None
+) -> None:
+    """Without processes: ``__main__``, or as ``multiprocessing`` calls it in a process that it has begun."""
+    main = ModuleType(name)
+    main.__file__, main.__spec__ = file, spec and ModuleSpec(spec, None)  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, name, main)
+
+    def nightly() -> None: ...
+
+    nightly.__module__, nightly.__qualname__ = name, "nightly"
+    assert qualified_name(nightly) == f"{module or name}.nightly"
+
+
+@pytest.mark.parametrize("function", [str.join, "".join])
+def test_what_says_no_module_has_a_name(function: Any) -> None:
+    assert qualified_name(function) == "?.str.join"
