@@ -248,6 +248,10 @@ class Caller:
         await self._harness.sleep(self._random.uniform(0, self._expire / 3))
         self._aside()
 
+    def _lease_of(self, least: float, most: float) -> float:
+        """Seconds between so much of the usual lease and so much, as far as the store can express them."""
+        return max(self._capabilities.min_expire, self._expire * self._random.uniform(least, most))
+
     async def _take(self, told: list[Lease]) -> None:
         random, names, expire = self._random, list(self._storm.locks), self._expire
         wanted = random.sample(names, 2 if len(names) > 1 and random.random() < 0.2 else 1)
@@ -257,7 +261,7 @@ class Caller:
         on_lost = random.choice(policies)
         self._share = random.choice(self._storm.shares) if self._storm.shares else {}
         the_lock = lock(
-            wanted, expire=expire * random.uniform(0.3, 1.0), renew=random.random() < 0.3 or self._storm.quiet,
+            wanted, expire=self._lease_of(0.3, 1.0), renew=random.random() < 0.3 or self._storm.quiet,
             on_lost=on_lost, wait=random.choice(waits if self._capabilities.waiting else (0,)), **self._share,
         )  # fmt: skip
         self._wanted = wanted
@@ -297,7 +301,7 @@ class Caller:
         wait = random.choice((0, random.uniform(0, 10 * self._expire)))
         do = self._harness.decorated(
             job, once, key=lambda: name.removeprefix("once:"), keep=storm.keep, result=True, wait=wait,
-            expire=self._expire * random.uniform(0.3, 1.0),
+            expire=self._lease_of(0.3, 1.0),
         )  # fmt: skip
         self._wanted, me = [name], self.actor
         self._say("wanted", 1)
@@ -399,13 +403,11 @@ class Caller:
             for hold in self._holds:
                 self._end(hold, "detached" if hold.state in ("held", "unsure") else "lost")
             self._holds, self._held, names = (), (), self._wanted
-            self._storm.tickets.append(
-                (names, await harness.detach(lease, self._expire * self._random.uniform(0.3, 1)))
-            )
+            self._storm.tickets.append((names, await harness.detach(lease, self._lease_of(0.3, 1))))
 
     async def _extend(self, lease: Lease) -> None:
         asked = self._histories.clock()
-        await self._harness.extend(lease, self._expire * self._random.uniform(0.1, 1.5))
+        await self._harness.extend(lease, self._lease_of(0.1, 1.5))
         for hold in self._holds:
             name = self._name_of(hold.name)
             if self._storm.revoked.get((name, hold.fence), asked) < asked:
@@ -493,7 +495,9 @@ class Disturbed(FaultInjector):
 
 def storm(*, seed: int, seconds: float, locks: int = 2) -> list[str]:
     """What must not have happened, in words, after so many seconds on the store that is configured."""
-    random, where, expire = Random(seed), registry().store("default"), 1.0
+    random, where = Random(seed), registry().store("default")
+    # Twice the shortest at least: most leases are longer, and one that the store rounds up is still within the bound.
+    expire = max(1.0, 2 * where.backend.capabilities.min_expire)
     shared = Storm(locks, now, shares=SHARES[-1] if where.backend.capabilities.sharing else ())
     injector = Disturbed(where, Random(random.random()), 0.1, expire / 4, shared.histories.fault)
 
