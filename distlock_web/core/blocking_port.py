@@ -1,8 +1,9 @@
 """A port made of plain blocking functions, for stores whose driver knows no asyncio: SQL databases, ZooKeeper.
 
-A store implements :class:`BlockingVerbs` once. A thread calls them where it is. A task has them run in threads of ours:
-the event loop never blocks. Whoever waits for a lock sleeps on a parker and takes no thread, and releases have threads
-of their own: those that want a lock cannot keep one that has it from giving it back.
+A store implements :class:`BlockingVerbs` once, and its backend is a :class:`BlockingBackend`. A thread calls the verbs
+where it is. A task has them run in threads of ours: the event loop never blocks. Whoever waits for a lock sleeps on a
+parker and takes no thread, and releases have threads of their own: those that want a lock cannot keep one that has it
+from giving it back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from .backend import Busy, Claim, Granted, LockInfo, Loss
 from .errors import BackendUnavailable
-from .runtime import DICE, TASKS, Parker, Runtime, now
+from .runtime import DICE, TASKS, THREADS, Parker, Runtime, now
 
 T = TypeVar("T")
 
@@ -50,9 +51,13 @@ class BlockingVerbs(Protocol):
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None: ...
 
-    def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None: ...
+    def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        """Only of a store that can ``transfer``."""
+        raise AssertionError("nobody asks this of a store that cannot transfer")
 
-    def attach(self, claim: Claim, transit: str) -> Granted | None: ...
+    def attach(self, claim: Claim, transit: str) -> Granted | None:
+        """A store that cannot ``transfer`` knows no ticket."""
+        return None
 
     def inspect(self, names: Sequence[str] | None) -> list[LockInfo]: ...
 
@@ -64,6 +69,7 @@ class Wakeups:
 
     def __init__(self) -> None:
         self._parkers: dict[str, Parker] = {}
+        self._reasons: dict[str, Any] = {}
 
     def expect(self, token: str, runtime: Runtime) -> Parker:
         return self._parkers.setdefault(token, runtime.parker())
@@ -74,6 +80,18 @@ class Wakeups:
 
     def expects(self, token: str) -> bool:
         return token in self._parkers
+
+    def note(self, token: str, reason: Any) -> None:
+        """What this waiter waits for, in the store's own terms, until it is forgotten."""
+        self._reasons[token] = reason
+
+    def waiting(self) -> dict[str, Any]:
+        """What is noted of those who wait here, by their tokens."""
+        reasons = self._reasons.copy()  # first: who begins to wait after this is none that waits no more
+        for token in reasons.keys() - self.expected():  # noted by a thread whose caller had gone
+            del reasons[token]
+            self._reasons.pop(token, None)
+        return reasons
 
     def wake(self, token: str) -> bool:
         """Whether somebody sleeps here under this token, and hears it."""
@@ -87,6 +105,7 @@ class Wakeups:
 
     def forget(self, token: str) -> None:
         self._parkers.pop(token, None)
+        self._reasons.pop(token, None)
 
 
 class Executors:
@@ -215,6 +234,43 @@ class BlockingPort:
         if self.runtime is not TASKS:
             return verb(*args)
         return await asyncio.wrap_future(_submit(self._executors.holding, verb, *args))
+
+
+class BlockingBackend:
+    """The ports of a store of blocking verbs. A backend inherits it, and says what it can do and which settings it has.
+
+    ``renewing``: the verbs on connections for renewals alone; None: those that all have never queue up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        verbs: BlockingVerbs,
+        wakeups: Wakeups,
+        *,
+        renewing: BlockingVerbs | None = None,
+        port: type[BlockingPort] = BlockingPort,
+    ) -> None:
+        self._wakeups, self._executors = wakeups, Executors(name)
+        self._sync_port, self._async_port, self._renewal_port = (
+            port(of, runtime, wakeups, self._executors)
+            for of, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing or verbs, THREADS))
+        )
+
+    def sync_port(self) -> BlockingPort:
+        return self._sync_port
+
+    def async_port(self) -> BlockingPort:
+        """One for all event loops: what is an event loop's own is where its tasks sleep."""
+        return self._async_port
+
+    def renewal_port(self) -> BlockingPort:
+        return self._renewal_port
+
+    def close(self) -> None:
+        """At last, when the connections are closed: those that wait ask again, and so open others."""
+        self._executors.close()
+        self._wakeups.wake_all()
 
 
 def _submit(pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> Future[T]:

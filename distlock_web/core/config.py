@@ -192,6 +192,26 @@ class StoreConfig:
         beside = {"LOCATION": self.location, "CACHE": self.cache, "DATABASE": self.database, "OPTIONS": self.options}
         return tuple(name for name, value in beside.items() if value)
 
+    def check_options(self, known: tuple[str, ...]) -> None:
+        """``ConfigurationError`` for an option that this backend does not have."""
+        for name in self.options:
+            if name not in known:
+                raise ConfigurationError(unknown_name(f'{self._where}["OPTIONS"] has', name, known))
+
+    def seconds(self, option: str, default: float, *, zero: bool = False, minimum: float = 0.0) -> float:
+        """A time of ``OPTIONS``."""
+        setting = f'{self._where}["OPTIONS"][{option!r}]'
+        return check_seconds(self.options.get(option, default), setting, zero=zero, minimum=minimum)
+
+    def wrong_location(self, right: str) -> ConfigurationError:
+        """The error for a ``LOCATION`` that the backend cannot use; ``right`` says what it has to be."""
+        shown = without_credentials(self.location)
+        return ConfigurationError(f'{self._where}["LOCATION"] is {shown!r}; it has to be {right}.')
+
+    @property
+    def _where(self) -> str:
+        return f"DISTLOCK[{self.alias!r}]"
+
     @property
     def path(self) -> str:
         return BACKENDS.get(self.backend, self.backend)

@@ -134,7 +134,34 @@ class Outage:
             await parker.park(POLL)
         return self.answered(asked)
 
+    def overtakes(self, comes: Callable[[float], bool], until: float, usual: float | None) -> bool:
+        """Wait with the thread of a request that is sent: ``comes(seconds)`` is whether its answer came within them.
+
+        True: the server has answered a later question on a fresh connection, so that of the request is dead. False: the
+        answer is there, or it is ``until``. ``usual``: the seconds that an answer may take, if the request had all of
+        them: then a server that has answered neither is silent. None: it had fewer, which says nothing of the server.
+        """
+        if comes(max(0.001, (until - now()) / 2)):
+            return False
+        asked = self.ask()
+        while (left := until - now()) > 0:
+            answered = self.answered(asked)  # before the next look: what was sent first is answered first
+            if comes(min(left, POLL)):
+                return False
+            if answered:
+                return True
+        if usual is not None and not self.answered(asked):
+            self.begin(TimeoutError(f"no answer within {usual:g} s"))
+        return False
+
     # Do this when it is back --------------------------------------------------------------------------------------
+
+    def now_or_later(self, work: Callable[[], object], within: float) -> None:
+        """Do this now; if the server does not answer, when it does, and not later than ``within`` seconds from now."""
+        try:
+            work()
+        except BackendUnavailable:
+            self.postpone(work, after=0.0, within=within)
 
     def postpone(self, work: Callable[[], object], *, after: float, within: float) -> None:
         """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.

@@ -17,6 +17,7 @@ from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.blocking_port import (
     ACQUIRING_THREADS,
     PLACE,
+    BlockingBackend,
     BlockingPort,
     BlockingVerbs,
     Executors,
@@ -223,3 +224,41 @@ def test_a_queue_of_any_length_has_asked_before_another_lease_is_over() -> None:
     assert [stagger(ahead, 1.0) for ahead in range(50)] == [pytest.approx(ahead * PLACE) for ahead in range(50)]
     for ahead in (50, 10_000):
         assert all(0.5 <= stagger(ahead, 1.0) <= 1.0 for _ in range(100))
+
+
+def test_what_a_waiter_waits_for_is_known_until_it_is_forgotten() -> None:
+    wakeups = Wakeups()
+    for token, reason in (("one", "this lock"), ("other", "that lock")):
+        wakeups.expect(token, THREADS)
+        wakeups.note(token, reason)
+    wakeups.note("one", "this lock, behind another")
+    assert wakeups.waiting() == {"one": "this lock, behind another", "other": "that lock"}
+    wakeups.forget("one")
+    assert wakeups.waiting() == {"other": "that lock"}
+
+
+def test_what_is_noted_of_one_that_has_gone_is_dropped() -> None:
+    """A thread goes on with the acquisition of a task that was cancelled, and notes that it waits."""
+    wakeups = Wakeups()
+    wakeups.expect("gone", THREADS)
+    wakeups.forget("gone")
+    wakeups.note("gone", "a lock")
+    assert wakeups.waiting() == {}
+    assert wakeups._reasons == {}
+
+
+def test_who_waits_when_a_backend_is_closed_asks_again() -> None:
+    wakeups = Wakeups()
+    backend = BlockingBackend("test", cast(BlockingVerbs, SlowVerbs()), wakeups)
+    parker = wakeups.expect("waiting", THREADS)
+    backend.close()
+    assert drive(parker.park(0.0))
+
+
+def test_renewals_have_verbs_of_their_own_where_a_store_says_so() -> None:
+    verbs, renewing = (cast(BlockingVerbs, SlowVerbs()) for _ in range(2))
+    assert BlockingBackend("test", verbs, Wakeups()).renewal_port()._verbs is verbs
+    backend = BlockingBackend("test", verbs, Wakeups(), renewing=renewing)
+    assert [port._verbs for port in (backend.sync_port(), backend.async_port())] == [verbs, verbs]
+    assert backend.renewal_port()._verbs is renewing
+    assert backend.renewal_port().runtime is THREADS

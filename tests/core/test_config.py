@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, attach, configure, current_lease, distributed_lockable, events, lock
-from distlock_web.core.config import check_seconds, parse, read
+from distlock_web.core.config import StoreConfig, check_seconds, parse, read
 from distlock_web.core.registry import Registry
 
 NOT_POSITIVE = [
@@ -318,3 +318,17 @@ def test_what_is_wrong_with_a_url_is_said_still() -> None:
 def test_settings_that_are_shown_by_a_debugger_hide_the_password() -> None:
     store = Registry({"default": {"LOCATION": f"redis://:{PASSWORD}@host/0"}}).stores["default"]
     assert PASSWORD not in repr(store.config)
+
+
+def test_a_store_reads_its_options_and_says_what_is_wrong() -> None:
+    config = StoreConfig("slow", location="etcd://me:secret@10.0.0.1:x", options={"timeuot": 1, "timeout": "90s"})
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK\['slow'\]\[\"OPTIONS\"\] has 'timeuot'.* mean 'timeout'"):
+        config.check_options(("timeout",))
+    assert config.seconds("timeout", 2.0) == 90
+    assert config.seconds("pause", 2.0) == 2
+    with pytest.raises(ConfigurationError, match=r"\[\"OPTIONS\"\]\['timeout'\] is '90s'; the store cannot express"):
+        config.seconds("timeout", 2.0, minimum=100)
+    error = str(config.wrong_location("a URL such as etcd://10.0.0.1:2379"))
+    assert error == (
+        "DISTLOCK['slow'][\"LOCATION\"] is 'etcd://***@10.0.0.1:x'; it has to be a URL such as etcd://10.0.0.1:2379."
+    )

@@ -526,3 +526,64 @@ def test_nobody_pauses_between_what_is_left_at_the_close(
     answers.set()
     watched.close()
     assert len(done) == 20
+
+
+@pytest.mark.parametrize(
+    ("answers", "usual", "overtaken", "silent"),
+    [
+        pytest.param(True, 0.3, True, False, id="the connection is dead"),
+        pytest.param(False, 0.3, False, True, id="the server is"),
+        pytest.param(False, None, False, False, id="it had less time than an answer may take"),
+    ],
+)
+def test_a_request_without_an_answer_asks_why(
+    unanswered: tuple[Outage, threading.Event], answers: bool, usual: float | None, overtaken: bool, silent: bool
+) -> None:
+    watched, answering = unanswered
+    if answers:
+        answering.set()
+    begun, never = now(), threading.Event()
+    assert watched.overtakes(never.wait, begun + (2.0 if answers else 0.3), usual) is overtaken
+    assert watched.silent is silent
+    assert watched._asked > begun, "a fresh connection was tried"
+
+
+def test_a_request_that_is_answered_in_half_of_its_time_asks_nobody(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, _ = unanswered
+    there = threading.Event()
+    there.set()
+    assert not watched.overtakes(there.wait, now() + LONG, LONG)
+    assert watched._asked == float("-inf")
+    assert not watched.silent
+
+
+def test_an_answer_that_comes_late_is_one(unanswered: tuple[Outage, threading.Event]) -> None:
+    """The server was asked meanwhile, and answered, too."""
+    watched, answering = unanswered
+    answering.set()
+    looks: list[float] = []
+
+    def comes(seconds: float) -> bool:
+        looks.append(seconds)
+        if len(looks) > 1:
+            eventually(lambda: watched.answered(watched._asked), "the other answer is there", SOON)
+        return len(looks) > 1
+
+    assert not watched.overtakes(comes, now() + LONG, LONG)
+
+
+def test_what_cannot_be_done_now_is_done_when_the_server_answers(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, answering = unanswered
+    done: list[bool] = []
+
+    def work() -> None:
+        if not answering.is_set():
+            raise BackendUnavailable("The server of the test does not answer.")
+        done.append(True)
+
+    watched.now_or_later(work, within=LONG)
+    assert done == []
+    answering.set()
+    eventually(lambda: done == [True], "it is done", SOON)
+    watched.now_or_later(work, within=LONG)
+    assert done == [True, True]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from ...core.backend import CallersTransaction, Capabilities, Claim, LockInfo, Loss
-from ...core.blocking_port import BlockingPort, Executors, Wakeups
+from ...core.blocking_port import BlockingBackend, BlockingPort, Executors, Wakeups
 from ...core.config import DatabaseAddress, StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.outage import Outage
-from ...core.runtime import TASKS, THREADS, Runtime, new_ident
+from ...core.runtime import Runtime, new_ident
 from .address import address
 from .callers import Borrowed, is_at
 from .database import AllInUse, Database, NoAnswer, Transaction
@@ -44,7 +44,7 @@ class SQLPort(BlockingPort):
         return await self._hold(self._forget, name, fence)
 
 
-class SQLBackend:
+class SQLBackend(BlockingBackend):
     """One database: connections for requests, for renewals, a reserve, and one that finds out whether it answers."""
 
     capabilities = Capabilities(
@@ -66,7 +66,6 @@ class SQLBackend:
         self.makes_tables = config.options.get("create") is not False
         self._tables = Tables(self._address.dialect, self._address.schema)
         self._wakeups = Wakeups()
-        self._executors = Executors("sql")
         self._outage = Outage(self._address.name, self._probe)
         self._requests = self._database(self._address.max_connections)
         self._renewals = self._database(RENEWAL_CONNECTIONS, patient=True)
@@ -78,10 +77,7 @@ class SQLBackend:
             database.on_left = self._news.leave
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)
-        self._sync_port, self._async_port, self._renewal_port = (
-            SQLPort(each, runtime, self._wakeups, self._executors)
-            for each, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing, THREADS))
-        )
+        super().__init__("sql", verbs, self._wakeups, renewing=renewing, port=SQLPort)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
         return Database(
@@ -106,15 +102,6 @@ class SQLBackend:
             logger.debug("%s", error)
         finally:
             self._probing.connections.drop()  # each time on a fresh one
-
-    def sync_port(self) -> BlockingPort:
-        return self._sync_port
-
-    def async_port(self) -> BlockingPort:
-        return self._async_port
-
-    def renewal_port(self) -> BlockingPort:
-        return self._renewal_port
 
     def is_at(self, address: DatabaseAddress) -> bool:
         return is_at(self._address, address)
@@ -167,7 +154,6 @@ class SQLBackend:
     def close(self) -> None:
         self._outage.close()
         self._news.close()
-        self._executors.close()
         for database in (self._requests, self._renewals, self._reserve, self._probing):
             database.close()
-        self._wakeups.wake_all()  # nobody tells them any more: whoever asks again has that begun anew
+        super().close()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ...core.config import DatabaseAddress, FrameworkDatabase, StoreConfig, check_flag, check_seconds, unknown_name
+from ...core.config import DatabaseAddress, FrameworkDatabase, StoreConfig, check_flag
 from ...core.errors import ConfigurationError
 from .by_framework import ByFramework
 from .dialects import Dialect, MySQL, PostgreSQL, SQLite
@@ -65,13 +65,7 @@ class Address:
 def address(config: StoreConfig) -> Address:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     where, options = f"DISTLOCK[{config.alias!r}]", config.options
-    for name in options:
-        if name not in OPTIONS:
-            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, OPTIONS))
-
-    def seconds(name: str, default: float, **bounds: Any) -> float:
-        return check_seconds(options.get(name, default), f'{where}["OPTIONS"][{name!r}]', **bounds)
-
+    config.check_options(OPTIONS)
     known = cast(FrameworkDatabase, config.resource()) if config.resource is not None else None
     migrated = known is not None and known.migrated
     if migrated and "schema" in options:
@@ -84,7 +78,7 @@ def address(config: StoreConfig) -> Address:
 
     def dialect_of(kind: str, mariadb: bool = False) -> Dialect:
         shortest = MYSQL_MIN_TIMEOUT if kind == "mysql" else 0.05
-        timeout = seconds("timeout", TIMEOUT, minimum=shortest)
+        timeout = config.seconds("timeout", TIMEOUT, minimum=shortest)
         if kind == "mysql":
             return MySQL(timeout, mariadb=mariadb)
         return SQLite(timeout) if kind == "sqlite" else PostgreSQL(timeout)
@@ -103,7 +97,7 @@ def address(config: StoreConfig) -> Address:
         way=way,
         dialect=dialect,
         timeout=dialect.timeout,
-        pool_timeout=seconds("pool_timeout", POOL_TIMEOUT, zero=True),
+        pool_timeout=config.seconds("pool_timeout", POOL_TIMEOUT, zero=True),
         max_connections=_count(options.get("max_connections", MAX_CONNECTIONS), where),
         create=create,
         remedy=_remedy(create, config.database if migrated else ""),

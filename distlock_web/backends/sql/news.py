@@ -42,7 +42,6 @@ class Poller:
         self._wakeups = wakeups
         self._database = database
         self._token = ""
-        self._names: dict[str, str] = {}  # by token: the lock that it waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
         self._worker = Worker("distlock-sql", self._step, lambda: not self._is_idle())
@@ -69,7 +68,7 @@ class Poller:
 
     def expect(self, token: str, name: str) -> None:
         """This claim waits for the lock of this name, until ``Wakeups`` forgets it."""
-        self._names[token] = name
+        self._wakeups.note(token, name)
         self._seen = frozenset()  # which is not what will be seen: it asks at once, and soon again
         self._worker.wake()
 
@@ -84,20 +83,12 @@ class Poller:
 
     def _step(self) -> float:
         self._begun.set()
-        if not (waiting := self._waiting()):
+        if not (waiting := self._wakeups.waiting()):
             return IDLE
         seen = self._look(waiting)
         self._pause = min(self._pause * GROWTH, LONGEST) if seen == self._seen else FIRST
         self._needed, self._seen = now(), seen
         return self._pause * DICE.uniform(1 - JITTER, 1 + JITTER)
-
-    def _waiting(self) -> dict[str, str]:
-        names = self._names.copy()  # first: who begins to wait after this is none that waits no more
-        expected = self._wakeups.expected()
-        for token in names.keys() - expected:
-            del names[token]
-            self._names.pop(token, None)
-        return names
 
     def _look(self, waiting: Mapping[str, str]) -> frozenset[Any]:
         """Wake those that were handed their lock, and those that are to ask again. What there was to see."""

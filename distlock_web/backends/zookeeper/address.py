@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.config import StoreConfig, check_flag, check_seconds, unknown_name, without_credentials
+from ...core.config import StoreConfig, check_flag
 from ...core.errors import ConfigurationError
 
 #: Seconds that a lock in front of a request waits for an answer: a write is on the disks of a majority by then.
@@ -38,25 +38,22 @@ def address(config: StoreConfig) -> Address:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     where = f"DISTLOCK[{config.alias!r}]"
     options = config.options
-    for name in options:
-        if name not in _OPTIONS:
-            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, _OPTIONS))
-    hosts, chroot, auth = _parse(config.location or "zookeeper://127.0.0.1:2181", f'{where}["LOCATION"]')
+    config.check_options(_OPTIONS)
+    hosts, chroot, auth = _parse(config)
     return Address(
         hosts=hosts + chroot,
         chroot=chroot,
-        session_timeout=check_seconds(
-            options.get("session_timeout", SESSION_TIMEOUT), f'{where}["OPTIONS"]["session_timeout"]', minimum=0.1
-        ),
-        timeout=check_seconds(options.get("timeout", TIMEOUT), f'{where}["OPTIONS"]["timeout"]', minimum=0.01),
+        session_timeout=config.seconds("session_timeout", SESSION_TIMEOUT, minimum=0.1),
+        timeout=config.seconds("timeout", TIMEOUT, minimum=0.01),
         auth=_auth(options.get("auth", auth), f'{where}["OPTIONS"]["auth"]'),
         tls=_tls(options, where),
         name=f"ZooKeeper at {hosts}{chroot}",
     )
 
 
-def _parse(location: str, setting: str) -> tuple[str, str, str]:
+def _parse(config: StoreConfig) -> tuple[str, str, str]:
     """The servers, the chroot and the credentials of a URL."""
+    location = config.location or "zookeeper://127.0.0.1:2181"
     scheme, _, rest = location.partition("://")
     servers, slash, path = rest.partition("/")
     credentials, _, servers = servers.rpartition("@")
@@ -65,10 +62,9 @@ def _parse(location: str, setting: str) -> tuple[str, str, str]:
     components = chroot.split("/")[1:]
     right = scheme == "zookeeper" and all(map(_is_host, hosts)) and not {"", ".", ".."}.intersection(components)
     if not right or not {"?", "#"}.isdisjoint(location) or "@" in chroot:  # in a chroot: a password with a slash
-        shown = without_credentials(location)
-        raise ConfigurationError(
-            f"{setting} is {shown!r}; it has to be a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, "
-            f"where the path, if there is one, is a node that exists: the chroot. / and @ in a password: %2F and %40."
+        raise config.wrong_location(
+            "a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, where the path, if there is one, is a node "
+            "that exists: the chroot. / and @ in a password: %2F and %40"
         )
     return ",".join(hosts), unquote(chroot), unquote(credentials)
 

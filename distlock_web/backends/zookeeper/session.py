@@ -58,8 +58,6 @@ _UNANSWERED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 
 #: The name of kazoo's threads.
 THREAD = "distlock-zookeeper"
-#: Seconds between two looks of one in doubt, whether its own answer is there, or another one's.
-LOOK = 0.02
 #: Seconds for which a removal is kept that could not be sent. What is left then goes with the session.
 KEPT = 3600.0
 
@@ -105,36 +103,18 @@ class Session:
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
             self.outage.refuse_if_silent(nothing_done=False)
-        has_all_its_time = timeout is None or timeout >= self.address.timeout
+        usual = self.address.timeout if timeout is None or timeout >= self.address.timeout else None
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
         client = self._running()
         if not self._connected.is_set():
-            self._wait(self._connected.wait, until, has_all_its_time)
+            self.outage.overtakes(self._connected.wait, until, usual)
             if not self._connected.wait(max(0.0, until - now())):  # kazoo connects to it by itself
                 raise BackendUnavailable(f"{self.address.name} cannot be reached.")
         connection = client.connection
         pending = [request(client) for request in requests]
-        if pending and self._wait(pending[-1].wait, until, has_all_its_time):
+        if pending and self.outage.overtakes(pending[-1].wait, until, usual):
             self._drop(client, connection)
         return [self._answer(result, until) for result in pending]
-
-    def _wait(self, wait: Callable[[float], bool], until: float, has_all_its_time: bool) -> bool:
-        """Wait for it, or until ZooKeeper has answered a later question, on another connection: True.
-
-        Where it answers on none it is silent, if whoever waits had all the time that an answer may take.
-        """
-        if wait(max(0.001, (until - now()) / 2)):
-            return False
-        asked = self.outage.ask()
-        while (left := until - now()) > 0:
-            answered = self.outage.answered(asked)  # before the next look: what was sent first is answered first
-            if wait(min(left, LOOK)):
-                return False
-            if answered:
-                return True
-        if has_all_its_time and not self.outage.answered(asked):
-            self.outage.begin(TimeoutError(f"no answer within {self.address.timeout:g} s"))
-        return False
 
     def _drop(self, client: Client, connection: socket.socket | None) -> None:
         """It is dead, and kazoo would find out within two thirds of a session: it makes another now."""

@@ -9,6 +9,7 @@ from functools import partial
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ...core.blocking_port import BlockingVerbs
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
 from . import listing
@@ -26,7 +27,7 @@ MAX_ROUNDS = 50
 MAX_PARKED = 100
 
 
-class ZooKeeperVerbs:
+class ZooKeeperVerbs(BlockingVerbs):
     def __init__(self, session: Session, places: Places) -> None:
         self._session = session
         self._places = places
@@ -70,13 +71,7 @@ class ZooKeeperVerbs:
 
     def cancel(self, claim: Claim) -> None:
         """Nothing of this claim is left; if ZooKeeper does not answer, as soon as it does."""
-        try:
-            self._cancel(claim)
-        except BackendUnavailable:
-            self._cancel_later(claim)
-
-    def _cancel_later(self, claim: Claim) -> None:
-        self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
+        self._session.outage.now_or_later(partial(self._cancel, claim), KEPT)
 
     def _cancel(self, claim: Claim) -> None:
         place = self._places.get(claim.token)
@@ -165,7 +160,8 @@ class ZooKeeperVerbs:
             (answer,) = self._session.send(request)
         except BackendUnavailable:
             if cooldown <= 0:
-                self._cancel_later(claim)  # nobody has to wait for the rest of its lease
+                # Nobody has to wait for the rest of its lease.
+                self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
             raise
         done = committed(answer) if cooldown > 0 else not isinstance(answer, ZookeeperError)
         if not done:
@@ -198,14 +194,6 @@ class ZooKeeperVerbs:
             return "expired"
         head = self._queue.head(view)
         return "expired" if head is None or (head.remaining <= 0 and head.record.state != WAITING) else "taken"
-
-    # Changing hands: not here, see ``capabilities`` -------------------------------------------------------------------
-
-    def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        raise NotImplementedError
-
-    def attach(self, claim: Claim, transit: str) -> Granted | None:
-        return None
 
     def revoke(self, name: str, fence: int) -> bool:
         for _ in range(MAX_ROUNDS):

@@ -259,10 +259,10 @@ def _count_before_the_next_waits(backend: Any, monkeypatch: pytest.MonkeyPatch) 
         found: frozenset[str] = expected()
         if not counted.is_set():
             counted.set()
-            eventually(lambda: backend._news._names, "the next one waits")
+            eventually(lambda: backend._wakeups.waiting(), "the next one waits")
         return found
 
-    eventually(lambda: not backend._news._names, "the last one is forgotten")
+    eventually(lambda: not backend._wakeups.waiting(), "the last one is forgotten")
     monkeypatch.setattr(backend._wakeups, "expected", late)
     backend._news._worker.wake()
     assert counted.wait(PATIENCE)
