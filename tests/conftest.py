@@ -13,6 +13,7 @@ import contextvars
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -42,6 +43,7 @@ from tests.support.origins import end_request
 from tests.support.proxy import Proxy
 from tests.support.requirements import require, require_redis, skipped_for, without
 from tests.support.stores.cluster import cluster, cluster_settings, whole_cluster  # noqa: F401 - fixtures
+from tests.support.stores.etcd_fixtures import etcd_server, etcd_settings  # noqa: F401 - fixtures
 from tests.support.stores.redlock import own_nodes, redlock_nodes, redlock_servers, redlock_settings  # noqa: F401 - fixtures
 from tests.support.stores.sentinel import sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
 from tests.support.stores.sql import (  # noqa: F401 - fixtures
@@ -64,13 +66,14 @@ from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
 
 #: A test that uses one of these, or lies in one of these folders and files, is not quick.
 NOT_QUICK = {
-    "postgres_server", "mariadb_server", "sqlite_settings", "zookeeper_server", "own_zookeeper", "whole_cluster",
-    "sentinel_setup", "valkey_server", "redlock_servers", "own_nodes", "quorum",
+    "postgres_server", "mariadb_server", "sqlite_settings", "zookeeper_server", "own_zookeeper", "etcd_server",
+    "whole_cluster", "sentinel_setup", "valkey_server", "redlock_servers", "own_nodes", "quorum",
     "lab", "own_lab", "browser", "start", "demo", "pytester",
 }  # fmt: skip
 PATHS_NOT_QUICK = {
     "benchmarks", "browser", "cli", "docs", "example", "faults", "observability", "test_house.py",
     "backends/cluster", "backends/redlock", "backends/zookeeper",
+    "backends/test_etcd.py",
     *(f"backends/test_{store}.py" for store in ("cluster", "redlock", "sentinel", "sql", "valkey", "zookeeper")),
 }  # fmt: skip
 SERVERS = {"postgres", "mariadb"}
@@ -124,6 +127,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cli")
         if _waits_for_leases(item):
             item.add_marker("timing")
+            if re.search(getattr(item.cls, "at_night", "$^"), item.name):  # type: ignore[attr-defined]
+                item.add_marker("nightly")
         if _is_quick(item):
             item.add_marker("quick")
         elif _is_first(item):

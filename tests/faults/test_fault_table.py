@@ -32,7 +32,10 @@ KEY = "order:7"
 
 #: Where tasks have their requests sent by threads, what holds for threads holds for them.
 CELLS = [
-    (name, mode) for name in FAULTY_STORES for mode in HARNESSES if mode == "threads" or name in ("redis", "redlock")
+    pytest.param(name, mode, marks=pytest.mark.nightly if name == "etcd" else ())  # the example for authors of stores
+    for name in FAULTY_STORES
+    for mode in HARNESSES
+    if mode == "threads" or name in ("redis", "redlock")
 ]
 
 

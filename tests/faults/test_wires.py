@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any, Protocol
 
 import psycopg
@@ -15,9 +18,11 @@ from kazoo.client import KazooClient
 
 from distlock_web.backends.sql.psycopg_connection import bound
 from tests.support.faults.database_wires import MySQL, PostgreSQL
+from tests.support.faults.etcd_way import HTTP
 from tests.support.faults.steps import Fault, Step, Strike
 from tests.support.faults.wire import Dialect, Network, Wire
 from tests.support.faults.zookeeper_wire import ZooKeeper
+from tests.support.stores.etcd.server import puts, ranges
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -90,11 +95,33 @@ class _ZooKeeper:
         self._client.close()
 
 
+class _Etcd:
+    def __init__(self, port: int) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        self._connection.connect()
+
+    def _ask(self, **asked: Any) -> Any:
+        self._connection.request("POST", "/v3/kv/txn", json.dumps(asked))
+        return json.load(self._connection.getresponse())
+
+    def write(self, number: int) -> None:
+        self._ask(success=[puts(f"proxied/{number}".encode(), {}, 0)])
+
+    def written(self) -> set[int]:
+        (answer,) = self._ask(success=[ranges(b"proxied/", b"proxied0", keys_only=True)])["responses"]
+        keys = [b64decode(row["key"]).decode() for row in answer["response_range"].get("kvs", ())]
+        return {int(key.partition("/")[2]) for key in keys}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 #: Who writes, how its messages are read, and which of them writes.
 KINDS: dict[str, tuple[Callable[[int], Any], Callable[[], Dialect], str]] = {
     "postgres": (_Postgres, PostgreSQL, "insert-proxied"),
     "mariadb": (_MySQL, MySQL, "insert-proxied"),
     "zookeeper": (_ZooKeeper, ZooKeeper, "create"),
+    "etcd": (_Etcd, HTTP, "change"),
 }
 
 
@@ -121,7 +148,7 @@ class Way:
             wire.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.nightly) if kind == "etcd" else kind for kind in KINDS])
 def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     network = Network()
     yield Way(request.param, network, request.getfixturevalue(f"{request.param}_server").port)
@@ -191,6 +218,8 @@ def test_messages_are_found_however_the_bytes_come(kind: str) -> None:
         "mariadb": [(3).to_bytes(3, "little") + b"\1abc", (4).to_bytes(3, "little") + b"\0\3SQL",
                     (1).to_bytes(3, "little") + b"\0\1"],
         "zookeeper": [(8).to_bytes(4, "big") + bytes(8), (8).to_bytes(4, "big") + b"\0\0\0\1\0\0\0\4"],
+        "etcd": [b"POST /v3/lease/grant HTTP/1.1\r\nContent-Length: 10\r\n\r\n{\"TTL\": 1}",
+                 b"GET /health HTTP/1.1\r\nHost: etcd\r\n\r\n"],
     }[kind]  # fmt: skip
     whole = b"".join(messages)
     for size in (1, 3, len(whole)):

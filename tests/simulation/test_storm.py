@@ -37,7 +37,7 @@ def test_a_good_store_stands_the_storm() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timing
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb", "zookeeper"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb", "zookeeper", "etcd"])
 def test_stores_that_are_not_simulated_stand_the_storm(store: str, request: pytest.FixtureRequest) -> None:
     configure({"default": request.getfixturevalue(f"{store}_settings")})
     assert [found for seed in range(3) for found in storm(seed=seed, seconds=5.0)] == []

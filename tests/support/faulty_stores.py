@@ -19,8 +19,10 @@ from sqlalchemy.engine import make_url
 
 from distlock_web import configure
 from distlock_web.testing.servers import RedisServer, Server
+from tests.support.etcd_server import EtcdServer, etcd_program
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
+from tests.support.stores.etcd_fixtures import etcd_entry
 from tests.support.stores.redlock import redlock_url
 from tests.support.waiting import eventually
 from tests.support.zookeeper_server import ZooKeeperServer, leader_of, zookeeper_ensemble, zookeeper_programs
@@ -194,10 +196,22 @@ def zookeeper_store(request: pytest.FixtureRequest) -> Iterator[FaultyStore]:
         yield FaultyStore(TIMEOUT, servers, [proxy], b"order:7", writes_hang)
 
 
+@contextmanager
+def etcd_store(request: pytest.FixtureRequest) -> Iterator[FaultyStore]:
+    """The example of docs/backends.md. One member alone answers its reads, too, only while it can write."""
+    require("etcd", etcd_program)
+    with EtcdServer() as server, Proxy(server.port) as proxy:
+        configure({"default": etcd_entry(proxy.port, "faulty", timeout=TIMEOUT)})
+        comparison = b'"compare": [{'  # only a transaction that changes something has one
+        store = FaultyStore(TIMEOUT, [server], [proxy], comparison, lambda: store.stopped())
+        yield store
+
+
 FAULTY_STORES = {
     "redis": redis_store,
     "redlock": redlock_store,
     "postgres": postgres_store,
     "mariadb": mariadb_store,
     "zookeeper": zookeeper_store,
+    "etcd": etcd_store,
 }

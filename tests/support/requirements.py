@@ -22,6 +22,7 @@ PACKAGES = {
     "mariadb": "mariadb-server",
     "pgbouncer": "pgbouncer",
     "zookeeper": "zookeeper",
+    "etcd": "etcd-server",
     "chromium": "chromium",
     "openssl": "openssl",
     "compiler": "gcc libc6-dev",

@@ -16,6 +16,7 @@ WAYS = {
     "mariadb": ("sql_way", "MariaDBWay"),
     "sqlite": ("sql_way", "SQLiteWay"),
     "zookeeper": ("zookeeper_way", "ZooKeeperWay"),
+    "etcd": ("etcd_way", "EtcdWay"),
     "memory": ("memory_way", "MemoryWay"),
 }
 
