@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distlock_web import configure
@@ -41,6 +43,20 @@ def test_a_good_store_stands_the_storm() -> None:
 def test_stores_that_are_not_simulated_stand_the_storm(store: str, request: pytest.FixtureRequest) -> None:
     configure({"default": request.getfixturevalue(f"{store}_settings")})
     assert [found for seed in range(3) for found in storm(seed=seed, seconds=5.0)] == []
+
+
+class LongBackend(MemoryBackend):
+    """It knows no short leases."""
+
+    capabilities = replace(MemoryBackend.capabilities, min_expire=0.8)
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_a_store_without_short_leases_is_asked_for_none() -> None:
+    """Its callers were refused, and so the storm was."""
+    configure({"default": {"BACKEND": f"{__name__}.LongBackend"}})
+    assert storm(seed=1, seconds=1.0) == []
 
 
 @pytest.mark.slow
