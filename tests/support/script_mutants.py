@@ -200,8 +200,8 @@ REDIS: dict[str, ScriptMutant] = {
     ),
     "time is counted in milliseconds": ScriptMutant(
         "_lock",
-        "return time[1] * 1000000 + time[2]",
-        "return time[1] * 1000 + math.floor(time[2] / 1000)",
+        "moment = time[1] * 1000000 + time[2]",
+        "moment = time[1] * 1000 + math.floor(time[2] / 1000)",
         "test_inspect_shows_who_holds_what_and_since_when",
     ),
     "readers and others with a limit are together": ScriptMutant(

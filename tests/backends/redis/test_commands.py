@@ -108,6 +108,17 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
         await extend()
     async with transcript.of("One queues, is handed the lock, and releases it"):
         await hand_over()
+    async with transcript.of("A detached lease, attached"):
+        ticket = await harness.detach(await harness.acquire(the_lock()), 60)
+        held = await harness.attach(ticket)
+    await harness.release(held)
+    async with transcript.of("A lock that is kept for a while after its end"):
+        await harness.release(await harness.acquire(the_lock(prefix="cool:", hold_at_least=30)))
+    async with transcript.of("The first of two places, and the second"):
+        places = [await harness.acquire(the_lock(prefix="two:", limit=2)) for _ in range(2)]
+    async with transcript.of("Both are given back"):
+        for place in places:
+            await harness.release(place)
     finished, again = (claim_of("once") for _ in range(2))
     async with transcript.of("What is done once, and asked for again"):
         await harness.port.acquire(finished, 0)

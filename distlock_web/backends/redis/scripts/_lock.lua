@@ -23,7 +23,11 @@ local FENCES, MARK, DOUBLE = '{fences}', '{lasts}', '{lasts too}' -- in the inde
 local QUARTER = 21600000000 -- of a day, in µs: so often the index has its TTL anew
 local call, format = redis.call, string.format
 
-local function clock() -- µs; exact, for a double holds whole numbers up to 2^53
-  local time = call('TIME')
-  return time[1] * 1000000 + time[2]
+local moment
+local function clock() -- µs, the same for all of a script; exact, for a double holds whole numbers up to 2^53
+  if not moment then
+    local time = call('TIME')
+    moment = time[1] * 1000000 + time[2]
+  end
+  return moment
 end

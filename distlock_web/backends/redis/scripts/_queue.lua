@@ -11,16 +11,15 @@ local function keep_index(ms)
   end
 end
 
--- For those who look: when the lease ends.
-local function list()
-  local ms = call('PTTL', N)
+-- For those who look: the lease ends in `ms`.
+local function list(ms)
   call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
   keep_index(ms)
 end
 
--- Answers for how long (ms) it lives now.
-local function live_at_least(key, ms)
-  local left = call('PTTL', key)
+-- Answers for how long (ms) it lives now. `left`: what its PTTL has just been.
+local function live_at_least(key, ms, left)
+  left = left or call('PTTL', key)
   if left >= tonumber(ms) then
     return left
   end
@@ -148,7 +147,7 @@ local function loss(lock, token)
   return (lock.state == 'released' or lock.state == 'revoked') and 1 or 2
 end
 
--- A process stands where its first waiter does. `had_lock`: it stood aside while it had the lock.
+-- A process stands where its first waiter does; nil: nobody of it waits. `had_lock`: it stood aside while it had the lock.
 local function set_place(process, had_lock)
   local line = QUEUE .. ':' .. process
   local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
@@ -159,14 +158,13 @@ local function set_place(process, had_lock)
     if call('ZADD', QUEUE, first[2], process) == 1 then
       live_at_least(QUEUE, call('PTTL', line))
     end
-  elseif not had_lock then
-    call('ZREM', QUEUE, process)
   end
+  return first[1]
 end
 
 local function leave(process, entry)
-  if call('ZREM', QUEUE .. ':' .. process, entry) == 1 then
-    set_place(process)
+  if call('ZREM', QUEUE .. ':' .. process, entry) == 1 and not set_place(process) then
+    call('ZREM', QUEUE, process)
   end
 end
 
@@ -224,7 +222,7 @@ end
 local function hand_over(lock, now, before, known, entry)
   local together = false
   while true do
-    local process = call('ZRANGE', QUEUE, '0', '0')[1]
+    local process, more = unpack(call('ZRANGE', QUEUE, '0', '1'))
     local line = process and QUEUE .. ':' .. process
     local head = process and (entry or (lock and lock.shares)) and call('ZRANGE', line, '0', '0')[1]
     local asking = head and head == entry
@@ -241,15 +239,17 @@ local function hand_over(lock, now, before, known, entry)
     call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
-      known = known or (lock and lock.shares and not is_free(lock) and lock) or call('PTTL', N)
       now, together = now or clock(), limit_of(token) > 1
+      known = known or (lock and lock.shares and not is_free(lock) and lock) or ((more or together) and call('PTTL', N))
       local fence
       if together then
         lock, fence = join_shares(lock, now, token, expire, 'granted', holder)
         set_place(process)
       else
         lock, fence = {state = 'granted'}, own(now, token, expire, 'granted', before, holder)
-        nudge(known, tonumber(expire))
+        if known then
+          nudge(known, tonumber(expire))
+        end
       end
       tell(process, token, format('%d', fence), format('%d', now))
       if not together then
@@ -281,6 +281,7 @@ local function let_go_share(lock, token, state, ms)
   if ms > 0 then
     lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
   end
+  keep_shares(lock)
   if state ~= 'revoked' then
     set_place(string.sub(token, 1, 16))
   elseif share.state == 'granted' then -- and never heard of: its process hangs perhaps

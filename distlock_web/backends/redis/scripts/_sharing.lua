@@ -16,12 +16,17 @@ local function at_once(one, other)
   return (one >= SHARED) == (other >= SHARED) and math.min(one, other) or 1
 end
 
+-- The µs until which a share is known. One that was handed over is, for a while after its end: whether it was ever heard of
+-- is asked then.
+local function known_until(share)
+  return share.ends + (share.state == 'granted' and TOMBSTONE * 1000 or 0)
+end
+
 -- One share more: of how many hold the lock and may, the µs at which their leases end, and which of them ends first; and of
--- the µs until which the last of them is to be known. One that was handed over is known for a while after its end: whether
--- it was ever heard of is asked then.
+-- the µs until which the last of them is known.
 local function count_in(lock, token, share)
   lock.shares[token] = share
-  lock.last = math.max(lock.last, share.ends + (share.state == 'granted' and TOMBSTONE * 1000 or 0))
+  lock.last = math.max(lock.last, known_until(share))
   if share.state ~= 'released' and share.state ~= 'revoked' then
     if lock.count == 0 or share.ends < lock.first then
       lock.first, lock.since, lock.holder = share.ends, share.since, share.holder
@@ -74,29 +79,45 @@ local function put(lock, token, share)
   else
     count_in(lock, token, share)
   end
-  if lock.last > 0 then
-    call('PEXPIRE', N, format('%d', math.max(1, math.ceil((lock.last - clock()) / 1000))))
-    list()
-  end
   return lock
+end
+
+-- N lives as long as the last of them is known. Answers that, in ms; nil: there are none.
+local function live_as_long_as(lock)
+  if lock.last > 0 then
+    local ms = math.max(1, math.ceil((lock.last - clock()) / 1000))
+    call('PEXPIRE', N, format('%d', ms))
+    return ms
+  end
+end
+
+-- The same, and it is listed so.
+local function keep_shares(lock)
+  local ms = live_as_long_as(lock)
+  if ms then
+    list(ms)
+  end
 end
 
 -- The token holds it, too, from now on, for `ms`. Answers the lock and its fence.
 local function join_shares(lock, now, token, ms, state, holder)
-  local fence = next_fence(now, ms)
   if not (lock and lock.shares) then
-    local alone, left = lock, call('PTTL', N)
-    call('DEL', N)
+    local alone = lock
     lock = shared({})
     if alone then -- and has released, or was revoked: its own requests are told so still
+      local left = call('PTTL', N)
+      call('DEL', N)
       left = alone.state == 'revoked' and math.max(left, TOMBSTONE) or TOMBSTONE
       lock = put(lock, alone.token, {
         ends = now + left * 1000, state = alone.state, fence = alone.fence, since = alone.since, holder = '-',
       })
     end
   end
-  local share = {ends = now + ms * 1000, state = state, fence = fence, since = format('%d', now), holder = holder}
-  return put(lock, token, share), fence
+  local share = {ends = now + ms * 1000, state = state, since = format('%d', now), holder = holder}
+  share.fence = next_fence(now, (math.max(lock.last, known_until(share)) - now) / 1000) -- and it is listed so
+  lock = put(lock, token, share)
+  live_as_long_as(lock)
+  return lock, share.fence
 end
 
 -- Whether nobody has the lock.

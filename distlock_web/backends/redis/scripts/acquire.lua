@@ -63,8 +63,7 @@ if lock and lock.token == token then
     local left = math.max(call('PTTL', N), 1)
     return {0, now, left, left, 0, 0, lock.holder, now - lock.since}
   end
-  live_at_least(N, expire)
-  list()
+  list(tonumber(live_at_least(N, expire)))
   if lock.state == 'granted' then
     lock.state = 'contended' -- its owner knows: nobody gives it back as nobody's
     call('SET', N, text(lock), 'KEEPTTL')
@@ -79,17 +78,19 @@ if share then
     return {0, now, left, left, 0, 0, share.holder, now - share.since}
   end
   share.ends, share.state = math.max(share.ends, now + expire * 1000), 'held'
-  put(lock, token, share)
+  keep_shares(put(lock, token, share))
   return {share.fence, now}
 end
 
 if admits(lock, token) then
   -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
   local before, others = lock and as_before(lock) or '-', false
-  set_place(process)
+  local waits = set_place(process)
   lock, others = hand_over(lock, now, before, 0, entry)
   if not others and admits(lock, token) then
-    leave(process, entry)
+    if waits then
+      leave(process, entry)
+    end
     if limit_of(token) > 1 then
       local _, fence = join_shares(lock, now, token, expire, 'held', holder)
       return {fence, now}
@@ -133,7 +134,9 @@ local function full()
 end
 
 if join == '0' or (ARGV[6] and full()) then
-  leave(process, entry)
+  if place ~= '' then
+    leave(process, entry)
+  end
   if lock.shares then
     hand_over(lock, now, '-') -- those behind it may fit beside the holders
   end
@@ -143,19 +146,23 @@ place = tonumber(place) or now
 if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
   place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
 end
-local behind = call('ZRANK', line, entry)
+-- A key that was just made has no TTL: then nobody else is in it.
+local line_left = call('PTTL', line)
+local behind = line_left < 0 and 0 or call('ZRANK', line, entry)
 if behind == 0 then
   call('ZADD', QUEUE, format('%d', place), process) -- a process stands where its first waiter does
-else
+elseif not call('ZSCORE', QUEUE, process) then
   set_place(process)
 end
 contend(lock)
 -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
 -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
-local ahead = call('ZRANK', QUEUE, process) + behind
+local queue_left = call('PTTL', QUEUE)
+local ahead = (queue_left < 0 and 0 or call('ZRANK', QUEUE, process)) + behind
 local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
-live_at_least(QUEUE, live_at_least(line, recheck + GRACE))
-for _, other in ipairs(call('ZRANDMEMBER', QUEUE, '3')) do -- so that a third of them, at most, has died
+live_at_least(QUEUE, live_at_least(line, recheck + GRACE, line_left), queue_left)
+-- So that a third of them, at most, has died: whoever makes them more comes behind others.
+for _, other in ipairs(ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}) do
   if other ~= process then
     stands(other)
   end

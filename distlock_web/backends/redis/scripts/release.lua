@@ -41,6 +41,7 @@ elseif lock.shares then
   local known, share = lock, lock.shares[token]
   share.state, share.ends = 'cooldown', clock() + cooldown * 1000
   lock = put(put(lock, token), token, share)
+  keep_shares(lock)
   nudge(known, lock)
 elseif ARGV[4] then
   lock.state, lock.holder = 'done', lock.holder .. '\n' .. ARGV[4]
@@ -70,7 +71,7 @@ else
   local known = call('PTTL', N)
   lock.state = 'cooldown'
   write(lock, cooldown)
-  list()
+  list(tonumber(cooldown))
   set_place(string.sub(token, 1, 16))
   nudge(known, tonumber(cooldown))
 end
