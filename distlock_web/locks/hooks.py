@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -333,7 +334,20 @@ async def loaded(value: Any) -> Any:
 
 def variables() -> dict[str, Callable[[], object]]:
     """What a key may name beside the arguments of its function."""
-    return {name: read for each in _answering.get("variables", ()) for name, read in each.variables().items()}
+    readers: dict[str, list[Callable[[], object]]] = {}
+    for each in _answering.get("variables", ()):
+        for name, read in each.variables().items():
+            readers.setdefault(name, []).append(read)
+    return {name: reads[0] if len(reads) == 1 else partial(_whichever, reads) for name, reads in readers.items()}
+
+
+def _whichever(reads: list[Callable[[], object]]) -> object:
+    """Of several frameworks in one process, the one whose request runs. Flask's proxy is false where none does."""
+    for read in reads[:-1]:
+        with suppress(LookupError):
+            if found := read():
+                return found
+    return reads[-1]()
 
 
 def know_tasks() -> bool:

@@ -5,13 +5,15 @@
 - ``race``: tries the orders of what two callers do at once, until one shows their race.
 - ``plugin``: the same for pytest. pytest loads it if distlock_web is installed; it does nothing until it is used.
 - ``contract``: the cases that every backend has to pass, with threads and with asyncio. A subclass runs them.
+- ``framework_contract``: those that every web framework's integration has to pass, over an app of four endpoints.
+  ``sites`` are its clients, by WSGI or ASGI alone.
 - ``harness``: the tools of the contract's cases, for cases of your own that run in both modes.
 - ``fault_injector``: loses requests and answers between the engine and any store.
 - ``storm``: puts a store among many callers, with faults on the way to it, and lists what went wrong, as ``history``
   finds it.
 - ``servers``: starts a Redis for a test session.
 
-``plugin``, ``contract`` and ``harness`` need pytest (``pip install "distlock_web[testing]"``).
+``plugin``, ``contract``, ``framework_contract`` and ``harness`` need pytest (``pip install "distlock_web[testing]"``).
 """
 
 from .fakes import (

@@ -18,7 +18,6 @@ from distlock_web import DistLockError, LockBusy, configure, current_lease, dist
 from distlock_web.core.request_id import current_request_id
 from distlock_web.starlette import DistLock
 from distlock_web.starlette.responses import problem, refused
-from distlock_web.testing.servers import free_port
 from distlock_web.web.held_locks import list_all
 from tests.support.asgi_clients import MakeApp, client_of, entered
 from tests.support.gate import Gate
@@ -97,30 +96,6 @@ async def test_plain_endpoints_take_turns_in_the_pool_of_threads(app: Any) -> No
     async with client_of(app) as client:
         answers = await asyncio.gather(*(client.get("/count") for _ in range(8)))
     assert [each.json() for each in answers] == [1] * 8
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_a_store_that_does_not_answer_is_a_503(kind: str) -> None:
-    app = FastAPI()
-    stores = {"default": {"LOCATION": f"redis://127.0.0.1:{free_port()}"}}
-    extension = DistLock(app, stores)
-    shop(app, Gate())
-    async with client_of(app) as client:
-        answer = await client.post(f"/{kind}/7")
-    assert (answer.status_code, answer.json()["code"]) == (503, "lock_unavailable")
-    assert extension.registry is not None
-    extension.registry.close()
-
-
-async def test_a_missing_header_is_a_400_that_names_it(app: Any) -> None:
-    @app.post("/pay")
-    @distributed_lockable(key="pay:{request.headers[Idempotency-Key]}")
-    async def pay() -> None: ...
-
-    async with client_of(app) as client:
-        answer = await client.post("/pay")
-        assert (await client.post("/pay", headers={"idempotency-key": "7"})).status_code == 200
-    assert (answer.status_code, answer.json()["detail"]) == (400, "The request lacks the header Idempotency-Key.")
 
 
 @pytest.mark.parametrize(

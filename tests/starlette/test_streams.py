@@ -140,22 +140,6 @@ async def test_a_request_that_is_cancelled_leaves_no_lock(app: Any) -> None:
     assert not is_held(app)
 
 
-async def test_a_body_that_fails_leaves_no_lock(app: Any) -> None:
-    @app.get("/export")
-    @distributed_lockable(key="export", expire=LONG)
-    async def broken() -> StreamingResponse:
-        async def body() -> AsyncIterator[str]:
-            yield "0"
-            raise RuntimeError("the body has failed")
-
-        return StreamingResponse(body())
-
-    async with client_of(app, raises=True) as client:
-        with pytest.RaisesGroup(RuntimeError, allow_unwrapped=True):
-            await client.get("/export")
-    assert not is_held(app)
-
-
 @pytest.mark.parametrize("view", ["plain", "async"])
 async def test_a_file_is_sent_under_the_lock(app: Any, tmp_path: Path, view: str) -> None:
     file = tmp_path / "export.csv"
