@@ -176,12 +176,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _waits_for_leases(item: pytest.Item) -> bool:
-    """Whether it is a case on a store with a lease that ends, or is kept, while it runs."""
+    """Whether it is a case on a store with a short lease that has to live: one that ends may do so sooner."""
     if not isinstance(item, pytest.Function) or item.cls is None or "settings" not in item.fixturenames:
         return False
     codes = [inspect.unwrap(item.function).__code__]
     for code in codes:
-        if {"ttl", "kept"}.intersection(code.co_names):
+        if "kept" in code.co_names:
             return True
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
     return False

@@ -76,8 +76,9 @@ def get(request: pytest.FixtureRequest, settings: Any) -> Iterator[Get]:
         yield get
 
 
-@pytest.mark.timing
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.timing] if "expired" in name else []) for name in LOSSES]
+)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy(get: Get, policy: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A loss that is raised is a 500: a 409 or 503 would invite to do again what may have been done."""

@@ -9,19 +9,15 @@ from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import NAME, Cases, case, needs, the_lock
+from .base import NAME, Cases, case, ending, needs, the_lock
 
 
 class LeaseCases(Cases):
     @needs("waiting")
     @case
     async def test_a_dead_holders_lock_is_free_after_its_lease_and_not_before(self, harness: Harness) -> None:
-        async def holder() -> float:
-            before = now()
-            await harness.acquire(the_lock(expire=self.ttl))  # and never gives it back
-            return before
-
-        taken = await harness.unrelated(holder).result()
+        taken = now()
+        await ending(harness, self.ttl)  # and never gives it back
         async with harness.inside(the_lock(wait=None)):
             # The store began the lease after `taken`, and answered before now.
             assert now() - taken >= self.ttl * 0.98

@@ -8,7 +8,7 @@ from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.runtime import now
 
 from ..harness import PATIENCE, Harness, ThreadActor
-from .base import NAME, Cases, case, claim, needs
+from .base import NAME, Cases, case, claim, ending, needs
 
 
 async def granted(port: Port, asked: Claim) -> Granted:
@@ -123,8 +123,7 @@ class VerbCases(Cases):
 
     @case
     async def test_release_says_what_has_happened_to_the_lease(self, harness: Harness) -> None:
-        mine = claim(expire=self.ttl)
-        await granted(harness.port, mine)
+        mine, _ = await ending(harness, self.ttl)
         await harness.until_free(NAME)
         assert await harness.port.release(mine) == "expired"
         assert await harness.port.extend([mine]) == ["expired"]
@@ -151,18 +150,19 @@ class VerbCases(Cases):
     async def test_the_fence_grows_through_release_expiry_and_revocation(self, harness: Harness) -> None:
         fences: list[int] = []
 
-        async def acquired(expire: float) -> Claim:
-            mine = claim(expire=expire)
+        async def acquired() -> Claim:
+            mine = claim()
             fences.append((await granted(harness.port, mine)).fence or 0)
             return mine
 
         for _ in range(20):
-            await harness.port.release(await acquired(30))
-        await acquired(self.ttl)
+            await harness.port.release(await acquired())
+        _, ended = await ending(harness, self.ttl)
+        fences.append(ended.fence or 0)
         await harness.until_free(NAME)
-        await acquired(30)
+        await acquired()
         assert await harness.port.revoke(NAME, fences[-1])
-        await acquired(30)
+        await acquired()
         assert fences == sorted(set(fences))
 
     @case
@@ -197,8 +197,7 @@ class VerbCases(Cases):
     @case
     async def test_a_dead_waiter_does_not_block_those_behind_it(self, harness: Harness) -> None:
         """It is handed the lock and never gives it back: that costs the others its lease, not their whole wait."""
-        mine, dead, alive = claim(expire=self.ttl), claim(expire=self.ttl), claim()
-        await granted(harness.port, mine)
+        (mine, _), dead, alive = await ending(harness, self.ttl), claim(expire=self.ttl), claim()
         await harness.port.acquire(dead, None)
         answer = await harness.port.acquire(alive, None)
         await harness.port.release(mine)
