@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from distlock_web import Lease
+from distlock_web.core.config import EXTRAS, SCHEMES
 from tests.support import source
 from tests.support.source import FILES, PACKAGE, PROJECT, below, imported_names, imports, shown
 
@@ -36,12 +37,6 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
     "celery": ({"core", "locks"}, {"celery"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest", "django", "flask", "sqlalchemy"}),
-}
-#: The driver of each backend.
-DRIVERS: dict[str, set[str]] = {
-    "redis": {"redis", "hiredis"},
-    "sql": {"sqlalchemy", "psycopg", "pymysql"},
-    "zookeeper": {"kazoo"},
 }
 #: Redlock is a quorum of Redis: it runs over their ports, and has no client of its own.
 ON_TOP: dict[str, set[str]] = {"redlock": {"backends.redis"}}
@@ -103,6 +98,14 @@ def test_each_part_imports_only_what_is_below_it(name: str) -> None:
     assert beyond(below(name), {name, *ours}, others) == []
 
 
+def drivers(backend: str) -> set[str]:
+    """The modules that its extras bring: that with its name, and one for each kind of its servers."""
+    brought = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    extras = {backend, *(EXTRAS.get(scheme, backend) for scheme, of in SCHEMES.items() if of == backend)}
+    needed = " ".join(one for extra in sorted(extras) for one in brought.get(extra, ()))
+    return set(re.findall(r"(?:^| )([\w-]+)", needed)) - {"distlock_web"}
+
+
 def test_a_backend_imports_core_and_its_driver_and_no_other_backend() -> None:
     by_backend = defaultdict(list)
     for path in below("backends"):
@@ -110,7 +113,7 @@ def test_a_backend_imports_core_and_its_driver_and_no_other_backend() -> None:
     assert beyond(by_backend.pop("__init__"), set(), set()) == []
     for name, paths in by_backend.items():
         ours = {"core", f"backends.{name}"} | ON_TOP.get(name, set())
-        assert beyond(paths, ours, DRIVERS.get(name, set())) == []
+        assert beyond(paths, ours, set() if name in ON_TOP else drivers(name)) == []
 
 
 def test_of_the_tools_for_tests_only_race_knows_frameworks_and_imports_none_that_is_not_used() -> None:

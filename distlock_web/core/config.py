@@ -18,14 +18,17 @@ from .errors import ConfigurationError
 from .formats import BEFORE, NEWEST
 from .keys import must_escape
 
-BACKENDS = {
-    "redis": "distlock_web.backends.redis.RedisBackend",
-    "redis-cluster": "distlock_web.backends.redis.cluster.ClusterBackend",
-    "redlock": "distlock_web.backends.redlock.RedlockBackend",
-    "sql": "distlock_web.backends.sql.SQLBackend",
-    "zookeeper": "distlock_web.backends.zookeeper.ZooKeeperBackend",
-    "memory": "distlock_web.backends.memory.MemoryBackend",
+#: Those of ours, and the schemes of a LOCATION that means one; a driver may follow a scheme: ``mysql+pymysql://``.
+_OURS = {
+    "redis": ("redis.RedisBackend", "redis rediss unix redis+sentinel rediss+sentinel"),
+    "redis-cluster": ("redis.cluster.ClusterBackend", "redis+cluster rediss+cluster"),
+    "redlock": ("redlock.RedlockBackend", "redlock"),
+    "sql": ("sql.SQLBackend", "mysql mariadb postgresql postgres sqlite"),
+    "zookeeper": ("zookeeper.ZooKeeperBackend", "zookeeper"),
+    "memory": ("memory.MemoryBackend", "memory"),
 }
+BACKENDS = {name: f"distlock_web.backends.{path}" for name, (path, _) in _OURS.items()}
+SCHEMES = {scheme: name for name, (_, schemes) in _OURS.items() for scheme in schemes.split()}
 #: What to install for a backend, or for a scheme of its LOCATION, where the extra has another name.
 EXTRAS = {
     "redis-cluster": "redis",
@@ -36,25 +39,6 @@ EXTRAS = {
     "postgresql": "postgresql",
     "sqlite": "sqlite",
 }
-#: Which of them a LOCATION means, by its scheme; a driver may follow it: ``mysql+pymysql://``.
-SCHEMES = {
-    "redis": "redis",
-    "rediss": "redis",
-    "unix": "redis",
-    "redis+sentinel": "redis",
-    "rediss+sentinel": "redis",
-    "redis+cluster": "redis-cluster",
-    "rediss+cluster": "redis-cluster",
-    "redlock": "redlock",
-    "mysql": "sql",
-    "mariadb": "sql",
-    "postgresql": "sql",
-    "postgres": "sql",
-    "sqlite": "sql",
-    "zookeeper": "zookeeper",
-    "memory": "memory",
-}
-
 #: The longest time that a setting may name, in seconds: ten years.
 MAX_SECONDS = 315_360_000.0
 
