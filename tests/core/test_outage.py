@@ -13,7 +13,7 @@ from distlock_web.core import outage
 from distlock_web.core.outage import Outage
 from distlock_web.core.runtime import THREADS, drive, now
 from tests.support.callers import no_thread, threads
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.waiting import LONG, SLACK, SOON, eventually
 
 IN_VAIN = TimeoutError("no answer")
 
@@ -461,7 +461,7 @@ def test_what_is_taken_over_keeps_its_times(unanswered: tuple[Outage, threading.
     before = {(item.due, item.until) for item in former._postponed}
     watched.take_over(former)
     after = {(item.due, item.until) for item in watched._postponed}
-    assert sorted(after) == [pytest.approx(times) for times in sorted(before)]
+    assert sorted(after) == [pytest.approx(times, abs=SLACK) for times in sorted(before)]
 
 
 def test_what_is_done_after_the_close_makes_no_store_of_it(unanswered: tuple[Outage, threading.Event]) -> None:
@@ -513,7 +513,7 @@ def test_nobody_pauses_between_what_is_left_at_the_close(
     unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outage, "AT_A_TIME", 1)
-    monkeypatch.setattr(outage, "FINISH_WITHIN", 8.0)
+    monkeypatch.setattr(outage, "FINISH_WITHIN", SOON)
     watched, answers = unanswered
     done = list[int]()
 
