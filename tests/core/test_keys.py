@@ -132,6 +132,7 @@ def test_for_people_they_are_what_is_written_or_the_function() -> None:
 
 
 def test_defaults_and_keywords_are_arguments() -> None:
+    assert names(lambda src, note: f"{src}:{note}", 1, note="n") == ("1:n",)
     assert names("{src}:{dst}", src=1) == names("{src}:{dst}", 1, "7") == ("1:7",)
 
 

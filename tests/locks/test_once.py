@@ -416,6 +416,8 @@ def test_the_object_that_a_framework_makes_is_no_argument(store: str) -> None:
     ("call", "key"),
     [
         (lambda: with_self(Bound()), "with_self:{self.pk}"),
+        (lambda: with_self(), "with_self:{self.pk}"),  # type: ignore[call-arg]
+        (lambda: Command().handle("May"), "handle:{...}"),
         (lambda: AnotherCommand().handle(), "handle:{self.pk}"),
         (lambda: SameName().handle(), "handle:{self.pk}"),  # type: ignore[misc]
         (other_reports, "run:{self.pk}"),

@@ -1,8 +1,8 @@
 """Mutants of our code, by mutmut: each is wrong in one place, and the tests of its subject, or mypy, have to find it.
 
 ``make mutants`` tries all of them, file by file; ``ARGS="engine hold"`` those of these files; ``ARGS="engine --again"``
-those that survived the last time. Those that may survive are in ``survivors.toml``, each with the reason: another one
-fails the run, and so does one that does not survive any more.
+those that survived the last time, or were found by their time-out alone. Those that may survive are in
+``survivors.toml``, each with the reason: another one fails the run, and so does one that does not survive any more.
 
 mutmut works in a copy of the project, below ``build/mutants``: each function there is one that chooses the mutant to
 run. What mypy finds is not run. Of the others mutmut runs the tests that come through the function, up to the first
@@ -66,7 +66,9 @@ class Mutant(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("files", nargs="*", help=f"{', '.join(FILES)} where left out; or {', '.join(LATER)}")
-    parser.add_argument("--again", action="store_true", help="those that survived the last time")
+    parser.add_argument(
+        "--again", action="store_true", help="those that survived the last time, or were found by their time-out alone"
+    )
     parser.add_argument("--every", type=int, choices=(2, 5, 10), default=1, help="a sample: one of so many")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
@@ -87,7 +89,8 @@ def _try(name: str, options: argparse.Namespace) -> bool:
     _copy(copy, name)
     which: list[str] = []
     if options.again:
-        which = [mutant.name for mutant in _mutants(copy, name) if mutant.text]
+        # A time-out on a busy machine has found nothing perhaps.
+        which = [mutant.name for mutant in _mutants(copy, name) if mutant.text or mutant.fate == _FATES[-24]]
     elif options.every > 1:
         # By the last digits of their numbers: mutmut gives each function's mutants numbers of their own.
         digits = "".join(str(digit) for digit in range(0, 10, options.every))
