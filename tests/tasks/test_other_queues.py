@@ -38,8 +38,8 @@ class Queue(Protocol):
 
 
 class RQ:
-    def __init__(self, url: str) -> None:
-        self.connection = redis.Redis.from_url(url)
+    def __init__(self, connection: redis.Redis) -> None:
+        self.connection = connection
         self.queue = rq.Queue(connection=self.connection)
 
     def work(self) -> None:
@@ -134,21 +134,27 @@ def django_tasks(module: str) -> DjangoTasks:
     pytest.skip("Django before 6.0 has no tasks")
 
 
+@pytest.fixture
+def rq_queue(redis_store: str, own_signals: None) -> Iterator[RQ]:
+    """Its worker is part of a cycle: a connection left open is closed in another test, with a ResourceWarning."""
+    with redis.Redis.from_url(redis_store) as connection:
+        yield RQ(connection)
+
+
 DJANGO = ("django.tasks", "django_tasks")
 
 
 @pytest.fixture(params=["rq", "dramatiq", "huey", *DJANGO])
-def queue(request: pytest.FixtureRequest, redis_store: str) -> Queue:
+def queue(request: pytest.FixtureRequest, redis_store: str) -> Iterator[Queue]:
     match request.param:
         case "rq":
-            request.getfixturevalue("own_signals")
-            return RQ(redis_store)
+            yield request.getfixturevalue("rq_queue")
         case "dramatiq":
-            return Dramatiq()
+            yield Dramatiq()
         case "huey":
-            return Huey()
+            yield Huey()
         case module:
-            return django_tasks(module)
+            yield django_tasks(module)
 
 
 @pytest.fixture(params=DJANGO)
@@ -196,14 +202,14 @@ def test_a_coroutine_is_a_task_of_django(django_queue: DjangoTasks) -> None:
     assert django_queue.run(tasks.areport, "May") == "May"
 
 
-def test_rq_sends_it_again(redis_store: str, elsewhere: Callable[..., Lease], own_signals: None) -> None:
-    queue, lease = RQ(redis_store), elsewhere("report:May", expire=LONG)
-    job = queue.queue.enqueue(tasks.sent_again_by_rq, "May")
-    queue.work()
+def test_rq_sends_it_again(rq_queue: RQ, elsewhere: Callable[..., Lease]) -> None:
+    lease = elsewhere("report:May", expire=LONG)
+    job = rq_queue.queue.enqueue(tasks.sent_again_by_rq, "May")
+    rq_queue.work()
     assert job.get_status() == "scheduled"
     lease.release()
-    queue.queue.enqueue_job(job)  # as its scheduler does
-    queue.work()
+    rq_queue.queue.enqueue_job(job)  # as its scheduler does
+    rq_queue.work()
     assert job.return_value(refresh=True) == "May"
 
 
