@@ -61,6 +61,8 @@ class EtcdWay(Way):
 class HTTP:
     """One request after the other, and their answers. That to a watch has no end: each of its lines is a message."""
 
+    stops_if_left = True
+
     def __init__(self) -> None:
         self._asked, self._answered = b"", b""
         self._kinds = deque[str]()

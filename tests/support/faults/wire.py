@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
 
 from .steps import Fault, Strike
+
+#: Seconds in which a server has done what a client has asked for that has gone.
+ANSWERED_WITHIN = 2.0
 
 
 class Message(NamedTuple):
@@ -25,7 +29,8 @@ class Dialect(Protocol):
     """One connection's protocol. Both methods are fed what was read, and give what is whole by now, in its order.
 
     A request is all that a client sends before it waits (of PostgreSQL up to Sync); an answer is all that ends this
-    wait. Requests are answered in their order.
+    wait. Requests are answered in their order. ``stops_if_left``: a server stops what it does for a client that has
+    closed its end, as one of HTTP may.
     """
 
     def requests(self, data: bytes) -> Sequence[Message]: ...
@@ -137,6 +142,7 @@ class Wire:
             await asyncio.wait((asking, answering), return_when=asyncio.FIRST_COMPLETED)
             if not connection.broken and not answering.done():
                 if not connection.deaf:
+                    await connection.is_answered()
                     upstream.write_eof()
                 await asyncio.wait((answering,))
         except OSError:
@@ -154,6 +160,7 @@ class _Connection:
     def __init__(self, wire: Wire, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._wire, self._client, self._server = wire, client, server
         self._dialect = wire.dialect()
+        self._stops_if_left = getattr(self._dialect, "stops_if_left", False)
         #: Of the requests that are not answered yet: what happens to the answer.
         self._pending: deque[Fault | None] = deque()
         self.deaf = self._mute = False  #: nothing that is asked arrives any more; nothing that is answered
@@ -189,6 +196,12 @@ class _Connection:
                     await asyncio.sleep(0.05)
                     self.broken = True
                     return
+
+    async def is_answered(self) -> None:
+        """What has come late is done, though nobody waits for it."""
+        until = now() + ANSWERED_WITHIN
+        while self._stops_if_left and self._pending and now() < until:  # noqa: ASYNC110 - it changes with each answer
+            await asyncio.sleep(0.01)
 
     async def _hold(self, fault: Fault) -> None:
         """What is late waits here. Where the server ends the connection meanwhile it arrives nowhere, and never."""
