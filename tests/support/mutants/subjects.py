@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
 
 #: Which have no list yet: tried only where they are named.
 LATER: dict[str, tuple[str, list[str]]] = {
-    # 23 of 579 survive, 2 of 379 of ``once``; but 74, and 102, were found by a time-out on a busy machine: --again
+    # 7 of 579 survive, 2 of 379 of ``once``; but 84, and 102, were found by a time-out on a busy machine: --again
     "key_templates": ("locks/key_templates.py", KEYS),
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "watchdog": ("locks/watchdog.py", LOCKS),  # 26 %, before tests/support/engine/renewal.py
