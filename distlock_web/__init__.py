@@ -18,6 +18,7 @@ from .core.request_id import HolderInfo, RequestIDFilter, current_request_id
 from .locks import events
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
+from .locks.leader import Candidate, leader
 from .locks.lease import Lease, Lost, current_lease
 from .locks.lock import Lock, aattach, attach, lock
 from .locks.once import once
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendUnavailable",
+    "Candidate",
     "ConfigurationError",
     "DistLockError",
     "HolderInfo",
@@ -56,6 +58,7 @@ __all__ = [
     "events",
     "fence_headers",
     "held_locks",
+    "leader",
     "lock",
     "once",
     "read_fence",

@@ -12,6 +12,7 @@
 
     decorator         distributed_lockable; key_templates: its key=, and what a function is called
     once              once, a decorated function whose end leaves a record; plain_values: what it keeps of values
+    leader            leader, of many processes the one that leads: a thread over lock(...)
     hooks             what a framework or a database library offers: Integration
     transfer          the ticket between detach and attach
     fencing           fences on their way to where they are checked

@@ -1,0 +1,359 @@
+"""``leader(...)``: in every worker, and one of them leads: a scheduler, a listener, whatever may run once only.
+
+A thread queues for the lock, and holds it while this process leads. ``stop`` is called when the lease is lost, and
+sooner: when renewals have failed until a third of it is left. The lock is given back when ``stop`` has returned, so
+two that can speak to the store are never at work at one time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import logging
+import sys
+import threading
+from collections.abc import Callable
+
+from ..core.config import Duration, check_plain, refuse_coroutine
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
+from ..core.keys import whole_key
+from ..core.runtime import ThreadParker, after_fork, around_fork, check_process, drive, now, refuse_in_event_loop
+from ..core.worker import start_thread
+from .call_site import call_site
+from .lease import Lease, scope_of
+from .lock import Lock
+from .options import LockOptions, options_of
+from .request_context import request_scope
+
+logger = logging.getLogger("distlock_web")
+
+#: Seconds from the end of the import that has called ``leader()`` to the campaign. A server that loads the app before
+#: it forks does so in this time, and leaves the campaign to its workers.
+GRACE = 2.0
+#: Of a program that runs inside of an import for ever, the seconds until the campaign all the same.
+LONGEST_IMPORT = 60.0
+#: Seconds in the queue at a time: one that is closed there leaves at the end of them.
+QUEUE = 60.0
+#: Seconds until the next try when the store does not answer.
+RETRY = 1.0
+#: Seconds between two looks of a leader: its clock stands still while the machine sleeps, and nobody tells of the end
+#: of the main thread before other threads have ended.
+LOOK_EVERY = 0.5
+
+Function = Callable[[], object]
+
+
+def leader(
+    key: str,
+    *,
+    start: Function,
+    stop: Function,
+    expire: Duration | None = None,
+    prefix: str | None = None,
+    store: str | None = None,
+) -> Candidate:
+    """Let one of all processes that call this lead: ``leader("scheduler", start=start, stop=stop)``.
+
+    ``start`` is called in the process that leads, in a thread of its own. ``stop`` is called before another process
+    starts: when this process ends, when the lease is lost, and when it could not be renewed until a third of it was
+    left. Then the next process in the queue starts. A process that is killed leads until its lease of ``expire``
+    seconds is over.
+
+    Call it where the app is made, in every worker. Leading begins two seconds after the import is over. A process that
+    forks before (``gunicorn --preload``) leaves it to its children. A child of a later fork does not take part.
+
+    If ``start`` raises, the lock is released without ``stop``, and this process tries again after ``expire`` seconds.
+    If ``start`` is still running when it is time to stop, ``stop`` is called beside it, and once more when it has
+    returned. Until ``stop`` has returned, or raised, the lock is kept. Both are plain functions.
+
+    Raises ``ConfigurationError`` for a coroutine function, or an option that is not possible.
+    """
+    if not isinstance(key, str):
+        raise ConfigurationError(f"leader({key!r}): the key is text that names what is led: leader('scheduler', ...).")
+    for setting, function in (("start", start), ("stop", stop)):
+        if not callable(function):
+            raise ConfigurationError(f"leader({key!r}, {setting}={function!r}): it has to be a function.")
+        check_plain(function, setting)
+    candidate = Candidate(key, start, stop)
+    options: LockOptions = {
+        "expire": expire, "prefix": prefix, "store": store,
+        "wait": QUEUE, "renew": True, "on_lost": candidate._look,
+    }  # fmt: skip
+    candidate._lock = Lock((whole_key(key),), options_of(options), call_site(sys._getframe(1)))
+    candidate._enter(inside=threading.get_ident())
+    return candidate
+
+
+class Candidate:
+    """What ``leader(...)`` gives: whether this process leads, and the way to end that."""
+
+    _lock: Lock
+
+    def __init__(self, name: str, start: Function, stop: Function) -> None:
+        self._name = name
+        self._start, self._stop = start, stop
+        # What a framework has in its context (the app of Flask) names the stores. The locks in it are not ours.
+        self._context = contextvars.copy_context()
+        self._begin_anew()
+        self._begun = False  #: the campaign; a fork before leaves it to the child
+        self._closed = False
+
+    def _begin_anew(self) -> None:
+        self._mutex = threading.RLock()  # a signal's handler may close it, too
+        self._parker = ThreadParker()
+        self._term: _Term | None = None
+        self._left = False  #: to the children
+        main = threading.main_thread()
+        self._main = main if main.is_alive() else None  # an embedded interpreter may have none that lives
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self._name!r}: {'leader' if self.is_leader() else 'not leader'}>"
+
+    def is_leader(self) -> bool:
+        """Whether this process leads: from before ``start`` is called until before ``stop`` is.
+
+        The lease's deadline decides, by the clock of this process and without a request. In a forked child it is False.
+        """
+        check_process()
+        term = self._term
+        return term is not None and term.leads()
+
+    def close(self) -> None:
+        """Lead no more, for good: ``stop`` is called if this process leads, and another one starts.
+
+        Returns when ``stop`` has returned; at once, if ``start`` or ``stop`` calls it. The end of the program does the
+        same by itself. In async code: ``await asyncio.to_thread(candidate.close)``.
+        """
+        refuse_in_event_loop("`await asyncio.to_thread(candidate.close)`")
+        check_process()
+        if (term := self._resign()) is not None and threading.current_thread() not in term.threads:
+            term.over.wait()
+
+    def _resign(self) -> _Term | None:
+        """No term begins from here on. The one that runs is about to end."""
+        with self._mutex:
+            self._closed = True
+        _candidates.discard(self)
+        self._look()
+        return self._term
+
+    # The campaign ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, inside: int) -> None:
+        """Take part from now on; ``inside``: of the thread that is perhaps importing the app."""
+        _candidates.add(self)
+        start_thread("distlock-leader", self._context.copy().run, self._run, inside)
+
+    def _run(self, inside: int) -> None:
+        until = now() + LONGEST_IMPORT
+        while not self._is_over and _is_importing(inside) and now() < until:
+            self._pause(0.05)
+        if not self._is_over:
+            self._pause(GRACE)
+        if self._is_over:
+            return
+        self._begun = True
+        failing = False
+        while not self._is_over:
+            pause = 0.0
+            try:
+                with request_scope(path=f"leader {self._name}"):
+                    pause = self._lead(self._lock.acquire())
+                failing = False
+            except LockBusy:
+                failing = False
+            except Exception as error:
+                if not failing:  # once, not each second
+                    known = isinstance(error, BackendUnavailable)
+                    text = "leader(%r) could not ask for its lock, and tries again: %s"
+                    logger.warning(text, self._name, error, exc_info=not known)
+                failing, pause = True, RETRY
+            if pause and not self._is_over:
+                self._pause(pause)
+
+    @property
+    def _is_over(self) -> bool:
+        """Also where the interpreter ends: it waits for other threads first, which perhaps ``stop`` ends."""
+        return self._closed or self._left or (self._main is not None and not self._main.is_alive())
+
+    def _look(self, lease: Lease | None = None) -> None:
+        """The thread looks at once; also ``on_lost``."""
+        self._parker.unpark()
+
+    def _pause(self, seconds: float) -> None:
+        drive(self._parker.park(seconds))
+
+    def _lead(self, lease: Lease) -> float:
+        """Lead from here to the end of the lease; the seconds until this process may try again."""
+        term = _Term(self, lease)
+        with self._mutex:
+            begins = not self._is_over and term.has_time()
+            if begins:
+                self._term = term
+        try:
+            if begins:
+                term.serve()
+        finally:
+            _give_back(lease, self._name)
+            self._term = None
+            term.over.set()
+        return term.expire if term.failed else 0.0
+
+    # Forks ----------------------------------------------------------------------------------------------------------
+
+    def _leave_to_children(self) -> None:
+        """In a parent: the app was loaded before the fork, and is served by the children."""
+        if not self._begun and not self._left:
+            self._left = True
+            self._look()
+
+    def _forked(self) -> None:
+        """In a child: the campaign is its own if the parent's had not begun, else it has no part in it."""
+        inherited = self._begun
+        self._begin_anew()
+        if inherited:
+            self._closed = True
+            _candidates.discard(self)
+        else:
+            try:
+                self._enter(inside=threading.get_ident())
+            except RuntimeError:
+                logger.exception("leader(%r) has no thread in this process, which never leads", self._name)
+
+
+class _Term:
+    """Of one leader: from the grant of its lock until that is given back."""
+
+    def __init__(self, candidate: Candidate, lease: Lease) -> None:
+        self.expire = scope_of(lease).spec.expire
+        self.threads: list[threading.Thread] = []  #: of ``start`` and ``stop``
+        self.failed = False  #: ``start`` has raised
+        self.over = threading.Event()
+        self._candidate = candidate
+        self._name = candidate._name
+        self._lease = lease
+        self._resigned = False
+        self._started, self._stopped = threading.Event(), threading.Event()
+
+    def leads(self) -> bool:
+        return not self._resigned and self._lease.remaining > 0
+
+    def has_time(self) -> bool:
+        """Whether more than a third of the lease is left: what is below is for ``stop``."""
+        return self._lease.remaining > self.expire / 3
+
+    def serve(self) -> None:
+        """Call ``start``, and ``stop`` when it is time."""
+        logger.info("This process is the leader %r", self._name)
+        try:
+            try:
+                self._begin_thread("start", self._call_start)
+            except RuntimeError as error:  # too many threads, or the interpreter ends: others may have more
+                logger.warning("leader(%r) has no thread for start: %s", self._name, error)
+                self.failed = True
+            while not (self.failed or self._candidate._is_over) and self.has_time():
+                self._candidate._pause(min(LOOK_EVERY, self._lease.remaining - self.expire / 3))
+        finally:
+            self._resigned = True
+            if not self.failed:
+                self._end()
+
+    def _end(self) -> None:
+        why = f"the lease is lost ({self._lease.reason})" if self._lease.lost else "it gives up in time"
+        logger.info("This process is no longer the leader %r: %s", self._name, why)
+        try:
+            self._begin_thread("stop", self._call_stop)
+        except RuntimeError:  # the interpreter ends: from Python 3.12 on it starts none any more
+            self._call_stop()
+        if not self._stopped.wait(self.expire):
+            logger.error(
+                "leader(%r): stop has not returned for %g s. Until it has, this process keeps the lock, as long as the "
+                "store answers, and nobody else starts.",
+                self._name,
+                self.expire,
+            )
+            self._stopped.wait()
+
+    def _begin_thread(self, what: str, call: Function) -> None:
+        start_thread(f"distlock-leader-{what}", self._candidate._context.copy().run, self._in_request, what, call)
+
+    def _in_request(self, what: str, call: Function) -> None:
+        self.threads.append(threading.current_thread())
+        with request_scope(path=f"leader {self._name}: {what}"):  # inside of no lock
+            call()
+
+    def _call_start(self) -> None:
+        try:
+            _call(self._candidate._start)
+        except BaseException:  # also a sys.exit()
+            logger.exception("leader(%r): start failed, and another process may try", self._name)
+            self.failed = self._resigned = True
+        finally:
+            self._started.set()
+            self._candidate._look()
+
+    def _call_stop(self) -> None:
+        try:
+            late = not self._started.is_set()
+            self._stop_once()
+            if late:
+                self._started.wait()
+                if not self.failed:
+                    self._stop_once()  # what was started beside the first
+        finally:
+            self._stopped.set()
+
+    def _stop_once(self) -> None:
+        try:
+            _call(self._candidate._stop)
+        except BaseException:
+            logger.exception("leader(%r): stop failed. The lock is released all the same.", self._name)
+
+
+def _call(function: Function) -> None:
+    refuse_coroutine(function(), "It returned a coroutine, which nobody awaits: start and stop are plain functions.")
+
+
+def _give_back(lease: Lease, name: str) -> None:
+    try:
+        lease.release()
+    except DistLockError as error:  # lost, or the store does not answer: it ends by itself
+        logger.warning("leader(%r): %s", name, error)
+
+
+def _is_importing(thread: int) -> bool:
+    """Whether this thread is inside the body of a module: of an app that is not complete yet."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+#: Those of this process that have not been closed. They live without anybody who has them.
+_candidates: set[Candidate] = set()
+
+
+def _leave_to_children() -> None:
+    for candidate in list(_candidates):
+        candidate._leave_to_children()
+
+
+def _forked() -> None:
+    for candidate in list(_candidates):
+        candidate._forked()
+
+
+after_fork(_forked)
+around_fork(lambda: None, _leave_to_children)
+
+
+@atexit.register
+def _finish() -> None:
+    """The end of the program waits for ``stop``, for the time of one lease: that is what a killed leader takes."""
+    check_process()
+    until = now()
+    for term in [candidate._resign() for candidate in list(_candidates)]:
+        if term is not None:
+            term.over.wait(max(0.0, until + term.expire - now()))
