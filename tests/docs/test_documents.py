@@ -136,16 +136,25 @@ asyncio.run(main())
 
 CHECKS: dict[Script, str] = {
     ("recipes.md", "Cron on every host"): 'assert [nightly(), nightly()] == ["done", None]',
-    ("recipes.md", "APScheduler in eight workers"): f"""{ELSEWHERE}
-workers = [threading.Thread(target=elsewhere, args=(send_digest,)) for _ in range(8)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-assert sent == ["digest"]
-scheduler = start()
+    ("recipes.md", "APScheduler in eight workers"): """
+import time
+second = leader("scheduler", start=lambda: sent.append("second"), stop=print, expire=30)
+until = time.monotonic() + 60
+while scheduler is None or not scheduler.running:
+    assert time.monotonic() < until
+    time.sleep(0.01)
 assert [job.func.__name__ for job in scheduler.get_jobs()] == ["send_digest"]
-scheduler.shutdown()
+assert candidate.is_leader() and not second.is_leader() and not sent
+said = []
+async def receive():
+    return {}
+async def send(message):
+    said.append(message["type"])
+asyncio.run(with_lifespan(None)({"type": "lifespan"}, receive, send))
+assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"] and not scheduler.running
+while not second.is_leader():
+    assert time.monotonic() < until
+    time.sleep(0.01)
 """,
     ("recipes.md", "A double save in the admin"): f"""{ELSEWHERE}
 import re

@@ -92,7 +92,7 @@ class Company:
         os.kill(pid, signum)
 
     def assert_never_two(self) -> None:
-        """From the call of ``start`` to the end of ``stop``. One that is killed, or sleeps, does nothing from then on."""
+        """From the call of ``start`` to the end of ``stop``. One that is killed, or sleeps, does nothing from then."""
         free_since = 0.0
         working: dict[int, float] = {}
         for each in sorted(self.told(), key=lambda told: float(told["at"])):
@@ -105,7 +105,8 @@ class Company:
                 working[pid] = at
             elif kind == "stopped":
                 working.pop(pid, None)
-                free_since = at if pid not in self._still else free_since
+                if pid not in self._still:
+                    free_since = at
 
     def close(self) -> None:
         for server in self.servers:
@@ -142,9 +143,11 @@ def test_a_worker_that_is_ended_hands_over_at_once(company: Company, program: st
     company.send(first, signal.SIGTERM)
     second = company.leader(after=1)
     assert second != first
-    assert [(each["kind"], each["pid"]) for each in company.told()] == [
-        ("start", first), ("stop", first), ("stopped", first), ("start", second),
-    ], company.said()  # fmt: skip
+    told = [(each["kind"], each["pid"]) for each in company.told()]
+    assert told[0] == ("start", first)
+    assert told[-1] == ("start", second)
+    # Twice, where the signal has come before start had returned.
+    assert told[1:-1] in ([("stop", first), ("stopped", first)], [("stop", first), ("stopped", first)] * 2), told
     assert not company.told("stop")[0]["leads"]
     company.assert_never_two()
 
