@@ -322,10 +322,10 @@ def _give_back(lease: Lease, name: str) -> None:
 
 
 def _is_importing(thread: int) -> bool:
-    """Whether this thread is inside the body of a module: of an app that is not complete yet."""
+    """Whether an import runs in this thread: of an app that is not complete yet."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
+        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
             return True
         frame = frame.f_back
     return False

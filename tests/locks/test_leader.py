@@ -288,11 +288,13 @@ def test_a_stop_that_fails_is_logged_and_counts(company: Company, caplog: pytest
 
 @pytest.mark.parametrize("caller", ["start", "stop"])
 def test_start_and_stop_may_close_it(company: Company, caller: str) -> None:
-    closes = {caller: lambda: company.candidates["a"].close()}
-    ready = threading.Event()
-    if caller == "start":  # when the test has the candidate
-        closes["start"] = lambda: ready.wait(PATIENCE) and company.candidates["a"].close()  # type: ignore[func-returns-value]
-    company.join("a", **closes)
+    ready = threading.Event()  # the test has the candidate
+
+    def close() -> None:
+        assert ready.wait(PATIENCE)
+        company.candidates["a"].close()
+
+    company.join("a", **{caller: close})  # type: ignore[arg-type]
     ready.set()
     eventually(lambda: "start a" in company.did, "it starts")
     company.candidates["a"].close()
@@ -324,7 +326,7 @@ def test_a_store_that_does_not_answer_is_asked_again(company: Company, caplog: p
     ],
 )
 def test_what_cannot_be_is_refused_at_once(words: dict[str, Any], message: str) -> None:
-    given = {"key": "scheduler", "start": print, "stop": print} | words
+    given: dict[str, Any] = {"key": "scheduler", "start": print, "stop": print} | words
     with pytest.raises(ConfigurationError, match=message):
         leader(given.pop("key"), **given)
     assert not leader_threads()
@@ -381,6 +383,7 @@ def test_nobody_begins_while_the_app_is_imported(company: Company, tmp_path: Pat
     assert called.wait(PATIENCE)
     assert importing.ident is not None
     assert module._is_importing(importing.ident)
+    assert not module._is_importing(threading.get_ident())
     goes_on.set()
     importing.join(PATIENCE)
     company.saw("imported", "start a")
