@@ -131,10 +131,13 @@ def company(redis_url: str, tmp_path: Path) -> Iterator[Company]:
         company.close()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, marks=pytest.mark.nightly if name == "gunicorn threads" else []) for name in PROGRAMS],
+)
 def test_a_worker_that_is_ended_hands_over_at_once(company: Company, program: str) -> None:
     """SIGTERM. The next one would wait for ten minutes, if the lease had to end by itself."""
-    company.begin(program, LONG_LEASE, **({"GRACE": "10"} if program == "gunicorn preload" else {}))
+    company.begin(program, LONG_LEASE, GRACE="5" if program == "gunicorn preload" else "0")
     first = company.leader()
     if program == "celery":
         assert first in [server.pid for server in company.servers], "the parent leads, none of its pool"
@@ -153,7 +156,7 @@ def test_a_worker_that_is_ended_hands_over_at_once(company: Company, program: st
 
 
 def test_another_leads_when_one_is_killed_and_when_one_sleeps(company: Company) -> None:
-    company.begin("gunicorn", SHORT_LEASE)
+    company.begin("gunicorn", SHORT_LEASE, GRACE="0")
     company.send(company.leader(), signal.SIGKILL)
     sleeper = company.leader(after=1)
     company.send(sleeper, signal.SIGSTOP)

@@ -1,6 +1,7 @@
 """An app whose workers want to lead: ``wsgi``, and ``asgi`` with its lifespan. They tell Redis what they do.
 
-What the environment says: ``DISTLOCK_URL``, and in ``LEASE`` the seconds of the leader's lease.
+What the environment says: ``DISTLOCK_URL``; the seconds of the leader's lease in ``LEASE``, and in ``GRACE`` those in
+which even a busy machine has forked.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from distlock_web.core.runtime import now
 from distlock_web.locks import leader as module
 
 LEASE = float(os.environ["LEASE"])
-if "GRACE" in os.environ:  # so that a busy machine forks in that time
-    module.GRACE = float(os.environ["GRACE"])
+module.GRACE = float(os.environ["GRACE"])
 
 
 def tell(kind: str, **more: object) -> None:
@@ -30,8 +30,9 @@ def tell(kind: str, **more: object) -> None:
 
 
 def start() -> None:
+    # First: a test that has read the word stops this process anywhere after it.
+    threading.Thread(target=notice_sleep, args=(now(),), daemon=True).start()
     tell("start", leads=candidate.is_leader())
-    threading.Thread(target=notice_sleep, daemon=True).start()
 
 
 def stop() -> None:
@@ -39,15 +40,15 @@ def stop() -> None:
     tell("stopped")
 
 
-def notice_sleep() -> None:
+def notice_sleep(before: float) -> None:
     """What this process believes first when it wakes after its lease."""
     while True:
-        before = now()
         time.sleep(0.02)
         leads = candidate.is_leader()
         if now() - before > LEASE:
             tell("woke", leads=leads)
             return
+        before = now()
 
 
 candidate = leader("scheduler", start=start, stop=stop, expire=LEASE)
