@@ -91,6 +91,9 @@ class Company:
             self._still[pid] = now()
         os.kill(pid, signum)
 
+    def slept(self, pid: int) -> float:
+        return now() - self._still[pid]
+
     def assert_never_two(self) -> None:
         """From the call of ``start`` to the end of ``stop``. One that is killed, or sleeps, does nothing from then."""
         free_since = 0.0
@@ -162,6 +165,7 @@ def test_another_leads_when_one_is_killed_and_when_one_sleeps(company: Company) 
     company.send(sleeper, signal.SIGSTOP)
     starts = len(company.told("start"))
     assert company.leader(after=starts) != sleeper
+    company.saw(lambda: company.slept(sleeper) > SHORT_LEASE + 0.2, "it sleeps for more than its lease")
     stops = len(company.told("stop"))
     company.send(sleeper, signal.SIGCONT)
     company.saw(lambda: [each for each in company.told("woke") if each["pid"] == sleeper], "it wakes")
