@@ -249,9 +249,7 @@ class LockedFunction:
     def _no_view(self, why: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self.name}: {'when' if self.methods is None else 'methods'}= is for views, and {why}; leave it out for "
-            f"other functions. The app "
-            f'"distlock_web.django" has to be in INSTALLED_APPS, or distlock_web.flask imported, before a view is '
-            f"decorated."
+            f"other functions. {hooks.why_unknown()}"
         )
 
     def task(self) -> RunningTask | None:

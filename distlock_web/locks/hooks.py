@@ -12,6 +12,7 @@ commit of the transaction that the decorator opens around the function (``transa
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -357,6 +358,21 @@ def know_tasks() -> bool:
             if find_spec(library) is not None:
                 import_module(ours)
     return offered(Integration.running_task)
+
+
+#: What makes the views of a framework known here, by the module that shows that the process has it.
+_FRAMEWORKS = {
+    "django": '"distlock_web.django" has to be in INSTALLED_APPS',
+    "flask": "distlock_web.flask has to be imported",
+    "starlette": "distlock_web.starlette has to be imported",
+}
+
+
+def why_unknown() -> str:
+    """For the error of a function that would be a view: of which framework the integration may be missing."""
+    loaded = [how for module, how in _FRAMEWORKS.items() if module in sys.modules]
+    how = ", or ".join(loaded) or "the integration of its framework has to be installed"
+    return f"If it is a view, {how}, before it is decorated."
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:

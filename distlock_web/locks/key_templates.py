@@ -99,7 +99,7 @@ class MalformedValue(KeyUnavailable):
 _NO_VALUES = ("self", "cls", "request")
 
 #: What a key may name if distlock_web.flask is imported, the last one with Flask-Login.
-_OF_FLASK = ("request", "session", "g", "current_user")
+_OF_REQUESTS = ("request", "session", "g", "current_user")
 
 #: Characters of a template in events, and so in metrics.
 MAX_SHOWN_CHARS = 120
@@ -251,9 +251,9 @@ class Template:
             raise ConfigurationError(f"{self.where} names **{root}: name an argument in it, {{x}}.")
         if root not in known and not rest and root not in hooks.variables():
             names = ", ".join(signature.parameters) or "none"
-            flask = " In Flask import distlock_web.flask first." if root in _OF_FLASK else ""
+            unknown = f" {hooks.why_unknown()}" if root in _OF_REQUESTS else ""
             raise ConfigurationError(
-                f"{self.where} names {root!r}, which is not an argument of it (it has: {names}).{flask}"
+                f"{self.where} names {root!r}, which is not an argument of it (it has: {names}).{unknown}"
             )
 
     def _between(self) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -45,8 +45,8 @@ class StarletteIntegration(asgi.ASGIIntegration):
         request = super().called_view(args, kwargs, locked)
         return None if request is None else Request(request.scope)
 
-    def variables(self) -> Mapping[str, Callable[[], object]]:
-        return {"request": _request}
+    def request(self) -> Request:
+        return Request(asgi.running_request().scope)
 
     def no_such_page(self) -> HTTPException:
         return HTTPException(404)
@@ -105,13 +105,6 @@ class StarletteIntegration(asgi.ASGIIntegration):
             yield from ("session", content_of(session.items()))
         yield from (request.headers.get(name) or "" for name in CREDENTIALS)
         yield content_of(cookies.items())
-
-
-def _request() -> Request:
-    request = asgi.running.get()
-    if request is None:
-        raise LookupError("no request runs here")
-    return Request(request.scope)
 
 
 def _identity(user: Any) -> object:

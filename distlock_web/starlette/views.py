@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from ..core.registry import Registry
 from ..locks.decorator import locks_on, wrapped
 from ..locks.once import Once
-from ..web.view_checks import check_view, is_locked_elsewhere, registered_without_lock
+from ..web.view_checks import check_locks, is_locked_elsewhere, registered_without_lock
 
 _apps: WeakSet[Starlette] = WeakSet()
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
@@ -30,8 +30,7 @@ def check_routes(app: Starlette, registry: Registry | None) -> None:
         if is_locked_elsewhere(endpoint):
             raise registered_without_lock(name, "@app.post or the like")
         for function in functions_of(endpoint):
-            for locked in locks_on(function):
-                check_view(name, locked, registry, "a client would take for success")
+            check_locks(name, function, registry, "a client would take for success")
 
 
 def refuse_registered(function: Callable[..., Any]) -> None:

@@ -107,19 +107,15 @@ class ASGISite:
 
         async def send(message: MutableMapping[str, Any]) -> None:
             told.append(message)
-            is_body = message["type"] == "http.response.body"
-            if is_body and (not message.get("more_body") or (goes and message.get("body"))):
+            if message["type"] != "http.response.body":
+                return
+            if goes and message.get("body"):
+                raise ConnectionResetError("the client has gone")
+            if not message.get("more_body"):
                 ended.set()
-                if goes:
-                    await asyncio.Event().wait()  # a client that has gone reads no more
 
-        app = asyncio.ensure_future(self._app(scope, receive, send))
-        if goes:
-            await asyncio.wait({app, asyncio.ensure_future(ended.wait())}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({app}, timeout=5)  # what says that the client has gone ends it
-            app.cancel()
-        with suppress(Exception, asyncio.CancelledError):
-            await app
+        with suppress(Exception):
+            await self._app(scope, receive, send)
         start = next((each for each in told if each["type"] == "http.response.start"), None)
         if start is None:
             return Reply(500, {}, b"")

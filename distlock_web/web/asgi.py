@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import partial
@@ -51,6 +51,11 @@ class Headers:
 
     def __init__(self, scope: Scope) -> None:
         self._found = {name.lower(): value for name, value in scope["headers"]}
+
+    def __getitem__(self, name: str) -> str:
+        if (value := self.get(name)) is None:
+            raise KeyError(name)
+        return value
 
     def get(self, name: str, /) -> str | None:
         value: bytes | None = self._found.get(name.lower().encode("latin-1"))
@@ -298,6 +303,12 @@ class AnswerMiddleware:
             raise
 
 
+def running_request() -> Request:
+    if (request := running.get()) is None:
+        raise LookupError("no request runs here")
+    return request
+
+
 class ASGIIntegration(WebIntegration):
     """What is the same under every ASGI framework. Who is called, and how a response is made, its own class says."""
 
@@ -309,6 +320,13 @@ class ASGIIntegration(WebIntegration):
     def user_of(self, request: Request) -> Iterator[str]:
         """Whose request it is, in parts of a digest. Where nobody knows users, it is what a client has sent."""
         yield from (request.headers.get(name) or "" for name in (*CREDENTIALS, "Cookie"))
+
+    def request(self) -> object:
+        """What ``request`` is in a key, where no argument is called so. ``LookupError``: none of ours runs here."""
+        return running_request()
+
+    def variables(self) -> Mapping[str, Callable[[], object]]:
+        return {"request": self.request}
 
     def running_registry(self) -> Registry | None:
         return serving.get()

@@ -8,14 +8,21 @@ nobody calls.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.runtime import TASKS, THREADS
-from ..locks.decorator import LockedFunction, wrapped
+from ..locks.decorator import LockedFunction, locks_on, wrapped
 from ..locks.once import Once
+
+
+def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, skipped: str) -> None:
+    """The same of each lock on a view, below whatever other decorators."""
+    for locked in locks_on(view):
+        check_view(name, locked, registry, skipped)
 
 
 def check_view(name: str, locked: LockedFunction, registry: Registry | None, skipped: str) -> None:

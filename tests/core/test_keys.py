@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -263,8 +266,18 @@ def test_without_flasks_integration_it_is_named(name: str, monkeypatch: pytest.M
 
     with pytest.raises(ConfigurationError) as caught:
         KeyTemplates(f"cart:{{{name}.pk}}", view, asynchronous=False)
-    hint = "" if name == "order" else " In Flask import distlock_web.flask first."
+    hint = "" if name == "order" else f" {hooks.why_unknown()}"
     assert str(caught.value).endswith(f"is not an argument of it (it has: none).{hint}")
+
+
+@pytest.mark.parametrize("loaded", [set(), {"flask"}, {"django", "starlette"}])
+def test_an_error_names_the_frameworks_that_the_process_has(loaded: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("django", "flask", "starlette"):
+        if name in loaded:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        else:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+    assert set(re.findall(r"distlock_web\.(\w+)", hooks.why_unknown())) == loaded
 
 
 class Shop:
