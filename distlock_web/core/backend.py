@@ -8,7 +8,7 @@ that does not answer raises ``BackendUnavailable`` within a bounded time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
@@ -290,6 +290,13 @@ class Transactional(Protocol):
         The release itself comes after the commit; if it never does, a claim that is ``once`` finds the record.
         A ``Loss`` where there is ``one_writer`` and the lease is gone; elsewhere it was extended before.
         """
+
+
+class Sharded(Protocol):
+    """What a backend may offer that has each lock at one of several servers."""
+
+    def server_of(self, claim: Claim) -> Hashable:
+        """Which one has it now, as far as we know: none is asked. A thread for each of them renews the leases there."""
 
 
 class Backend(Protocol):

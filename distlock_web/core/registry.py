@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, TypeAlias, cast
 from weakref import WeakSet, finalize
 
-from .backend import Backend, Port
+from .backend import Backend, Claim, Port, Sharded
 from .config import FrameworkDatabase, StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
@@ -101,6 +101,11 @@ class Store:
 
     def renewal_port(self) -> Port:
         return self.backend.renewal_port()
+
+    def server_of(self, claim: Claim) -> object:
+        """The server that renews it; None: the store is one server, or asks all of them together."""
+        ask = getattr(self.backend, "server_of", None)
+        return None if ask is None else cast(Sharded, self.backend).server_of(claim)
 
     def close(self) -> None:
         """Close the connections. What is held stays held, and can be released: a later use opens them again."""

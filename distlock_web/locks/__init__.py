@@ -8,7 +8,7 @@
     scope             one block under its locks
     hold              one name held: its states, its deadline, the gate to its re-entry
     chain             which scopes the running code is inside of
-    watchdog          leases are extended: by hand, and by one thread for each store, which tells of losses as well
+    watchdog          leases are extended: by hand, and by one thread for each server, which tells of losses as well
 
     decorator         distributed_lockable; key_templates: its key=, and what a function is called
     once              once, a decorated function whose end leaves a record; plain_values: what it keeps of values

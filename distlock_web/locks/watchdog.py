@@ -3,9 +3,10 @@
 The watchdog looks after leases with ``renew``, with ``on_lost="cancel"`` or a callable, and those that are held already
 while a further name is awaited (:func:`keep_alive`). Others know their deadline without it.
 
-There is one thread for each store of the process, so that a store that hangs costs no lease of another. A lease is
-renewed at a third of its ``expire``, as Redisson does it, the first ones at once, for that opens the connection. Leases
-that are due at nearly the same time share one request, on connections of their own. A store that does not answer makes
+There is one thread for each store of the process, and in a Redis Cluster one for each node that has leases: a server
+that hangs costs no lease at another. A lease is renewed at a third of its ``expire``, as Redisson does it, the first
+ones at once, for that opens the connection. Leases that are due at nearly the same time share one request, on
+connections of their own. A store that does not answer makes
 a lease unsure, and its deadline makes it lost. The thread starts with the first lease and ends with the last; a forked
 child starts its own.
 """
@@ -145,6 +146,11 @@ class WatchedHold:
         """Seconds between two renewals."""
         return self.hold.claim.expire / 3
 
+    @property
+    def server(self) -> object:
+        """Where it is renewed now."""
+        return self.hold.store.server_of(self.hold.claim)
+
     def schedule(self) -> None:
         # Two thirds of the lease before its end, not one third from now on: a lease that comes here with little left
         # is due at once.
@@ -152,12 +158,13 @@ class WatchedHold:
 
 
 class Watchdog:
-    """The thread of one store and what it looks after.
+    """The thread of one server of a store and what it looks after; ``server`` is None where the store is one.
 
     Its state is changed in single steps, without a mutex: it may be called while garbage is collected, anywhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: object = None) -> None:
+        self._server = server
         self._watched: dict[WatchedHold, None] = {}  # in the order in which they came
         self._dues_arrived: deque[float] = deque()  # since the thread has looked at all of them
         self._next = self._idle_since = float("-inf")
@@ -169,6 +176,9 @@ class Watchdog:
             for item in watched:
                 if item.renew:
                     item.due = AT_ONCE  # to connect takes its time: not at a third of a lease that is short
+        self._take_on(watched)
+
+    def _take_on(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.update(dict.fromkeys(watched))
         due = min(item.due for item in watched)
         self._dues_arrived.append(due)
@@ -238,6 +248,8 @@ class Watchdog:
         if not item.hold.check():  # which tells of a loss
             self.remove([item])
             return False
+        if self._hand_over(item):
+            return False
         if item.renew and item.alive is not None and not item.alive():
             self._tell_gone(item)
             item.renew = False
@@ -246,6 +258,17 @@ class Watchdog:
         if not item.renew:
             item.schedule()
         return item.renew
+
+    def _hand_over(self, item: WatchedHold) -> bool:
+        """To the thread of the server that has its lock by now. False: it is this one, or there is no other thread."""
+        if (server := item.server) == self._server:
+            return False
+        try:
+            _watchdog_of(item.hold.store, server)._take_on([item])
+        except RuntimeError:
+            return False
+        self.remove([item])
+        return True
 
     def _tell_gone(self, item: WatchedHold) -> None:
         if item.gone is not None:
@@ -296,7 +319,8 @@ class Watchdog:
                 item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
 
 
-_watchdogs: weakref.WeakKeyDictionary[Store, Watchdog] = weakref.WeakKeyDictionary()
+#: Of each store, by its servers.
+_watchdogs: weakref.WeakKeyDictionary[Store, dict[object, Watchdog]] = weakref.WeakKeyDictionary()
 
 
 def _forked() -> None:
@@ -307,9 +331,40 @@ def _forked() -> None:
 after_fork(_forked)
 
 
-def _watchdog_of(store: Store) -> Watchdog:
+def _watchdogs_of(store: Store) -> dict[object, Watchdog]:
     found = _watchdogs.get(store)
-    return found if found is not None else _watchdogs.setdefault(store, Watchdog())
+    return found if found is not None else _watchdogs.setdefault(store, {})
+
+
+def _watchdog_of(store: Store, server: object = None) -> Watchdog:
+    known = _watchdogs_of(store)
+    found = known.get(server)
+    return found if found is not None else known.setdefault(server, Watchdog(server))
+
+
+def _add(watched: Sequence[WatchedHold]) -> None:
+    """Look after these, of one store. ``RuntimeError`` where the system has no thread more."""
+    by_server: dict[object, list[WatchedHold]] = {}
+    for item in watched:
+        by_server.setdefault(item.server, []).append(item)
+    try:
+        for server, items in by_server.items():
+            _watchdog_of(watched[0].hold.store, server).add(items)
+    except RuntimeError:
+        _remove(watched)
+        raise
+
+
+def _remove(watched: Sequence[WatchedHold]) -> None:
+    """From whichever has them now."""
+    for watchdog in list(_watchdogs_of(watched[0].hold.store).values()):
+        watchdog.remove(watched)
+
+
+def _check_now(watched: Sequence[WatchedHold]) -> None:
+    """See to it at once: whichever has them. It may be called while garbage is collected: it waits for nobody."""
+    for watchdog in list(_watchdogs_of(watched[0].hold.store).values()):
+        watchdog.check_now(watched)
 
 
 def register(scope: Scope) -> None:
@@ -334,16 +389,15 @@ def renew_while(
     until = now() + max_seconds
     watched = [WatchedHold(hold, True, until, alive=alive, gone=gone) for hold in scope.holds]
     _watch(scope, watched)
-    return partial(_watchdog_of(scope.spec.store).check_now, watched)
+    return partial(_check_now, watched)
 
 
 def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
     if not watched:  # a call that was let through without its lock
         return
-    watchdog = _watchdog_of(scope.spec.store)
-    stop = partial(watchdog.remove, watched)
+    stop = partial(_remove, watched)
     scope.watch(stop)  # first: who is interrupted here stops it
-    watchdog.add(watched)
+    _add(watched)
     if scope.gone is not None:  # perhaps before they were there to be removed
         stop()
 
@@ -355,18 +409,17 @@ def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
         yield
         return
     watched = [WatchedHold(hold, renew=True) for hold in holds]
-    watchdog = _watchdog_of(holds[0].store)
-    watchdog.add(watched)
+    _add(watched)
     try:
         yield
     finally:
-        watchdog.remove(watched)
+        _remove(watched)
 
 
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
     work, fields = partial(callback, scope), scope.log_fields("error", reason="on_lost")
-    if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
+    if any(watchdog.is_running_here() for those in list(_watchdogs.values()) for watchdog in list(those.values())):
         try:
             start_thread("distlock-on-lost", _call, "on_lost", work, fields)
         except RuntimeError as error:  # renewals wait for it, but a loss that nobody hears of is worse

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from distlock_web import configure, lock
+from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
@@ -187,6 +188,30 @@ def test_it_sleeps_though_others_keep_coming() -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
+def test_a_lease_is_renewed_by_the_thread_of_the_server_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a Redis Cluster slots move. Where there is no thread more, the one before goes on."""
+    at = "a"
+    monkeypatch.setattr(Store, "server_of", lambda store, claim: at)
+    with lock("mine", expire=TTL, renew=True) as lease:
+        dogs = watchdog._watchdogs_of(scope_of(lease).spec.store)
+
+        def looks_after() -> list[object]:
+            return [server for server, dog in list(dogs.items()) if dog._watched]
+
+        def renewed() -> bool:
+            return scope_of(lease).holds[0].deadline > deadline
+
+        wait_until(lambda: looks_after() == ["a"])
+        with no_thread("distlock-watchdog"):
+            at, deadline = "b", scope_of(lease).holds[0].deadline
+            wait_until(renewed)
+            assert looks_after() == ["a"]
+        wait_until(lambda: looks_after() == ["b"])
+        deadline = scope_of(lease).holds[0].deadline
+        wait_until(renewed)
+    assert looks_after() == []
+
+
 @pytest.mark.parametrize("when", ["before", "while it is added"])
 def test_a_block_that_has_lost_the_one_around_it_is_not_renewed(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It renewed the outermost hold until its own end."""

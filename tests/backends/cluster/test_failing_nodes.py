@@ -8,15 +8,16 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, held_locks, lock
+from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, LockBusy, configure, held_locks, lock
 from distlock_web.backends.redis.cluster.route import Route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, Runtime, drive, new_token, now
 from distlock_web.locks.lease import scope_of
+from distlock_web.testing.harness import Harness
 from tests.support.callers import Beside, unrelated
 from tests.support.lab import Lab
-from tests.support.modes import modes
+from tests.support.modes import in_both_modes, modes
 from tests.support.redis_lock import KEY, NAME
 from tests.support.stores.cluster import QUICK, Cluster, ClusterNode
 from tests.support.waiting import LONG, SLACK, SOON, eventually
@@ -121,6 +122,26 @@ def test_leases_at_other_nodes_are_renewed_while_one_hangs(cluster_store: Cluste
     eventually(lambda: theirs.state == "held", "renewed again")
     for lease in (theirs, *short):
         lease.release()
+
+
+@in_both_modes
+async def test_a_node_that_begins_to_hang_ends_no_lease_at_another(harness: Harness, cluster_store: Cluster) -> None:
+    """Nothing says yet that it hangs. One thread renewed at all nodes, and so all waited for its answer, too long."""
+    configure({"default": {"LOCATION": cluster_store.url, "OPTIONS": {"socket_timeout": 20}}})
+    harness.store = registry().store("default")
+    hanging, *others = cluster_store.masters
+    keys = [cluster_store.name_at(node) for node in (*others, hanging)]  # theirs ends last: it was waited for so long
+    *fine, theirs = [await harness.acquire(lock(key, expire=5.0, renew=True)) for key in keys]
+    await harness.sleep(0.2)
+    hanging.pause()
+    while theirs.state != "lost":
+        await harness.sleep(0.02)
+    assert [lease.state for lease in fine] == ["held"] * len(fine)
+    hanging.resume()
+    for lease in fine:
+        await harness.release(lease)
+    with pytest.raises(LeaseLost):
+        await harness.release(theirs)
 
 
 def test_leases_at_other_nodes_are_renewed_while_one_refuses(cluster_store: Cluster) -> None:

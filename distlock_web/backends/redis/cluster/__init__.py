@@ -13,8 +13,9 @@ from ..diagnose import diagnose
 from ..transport.server import Server
 from .address import cluster_address
 from .port import ClusterPort
+from .redirects import NodeAddress
 from .routes import Routes
-from .slots import SlotKeys
+from .slots import SlotKeys, slot_of
 
 
 class ClusterBackend:
@@ -39,6 +40,9 @@ class ClusterBackend:
 
     def renewal_port(self) -> ClusterPort:
         return self._renewal_port
+
+    def server_of(self, claim: Claim) -> NodeAddress | None:
+        return self._routes.topology.owner(slot_of(claim.name))
 
     def diagnose(self) -> list[Finding]:
         masters = drive(self._routes.masters(THREADS))

@@ -224,8 +224,7 @@ class ClusterPort:
                     again = methodcaller("run", script, calls[slot], left(), confirm)
                     found[slot] = await self._elsewhere(self._route_to(slot, follow), slot, node, answer, again)
 
-        # First those that answer: nobody's renewal waits for a node that is known to hang.
-        await self._together(ask, sorted(by_node, key=lambda node: node.server.outage.silent))
+        await self._together(ask, by_node)
         return found
 
     async def _elsewhere(

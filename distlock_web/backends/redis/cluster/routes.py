@@ -42,7 +42,7 @@ class Routes:
         return found
 
     def _server(self, at: NodeAddress) -> Server:
-        # Impatient: one thread renews the leases of all nodes, and does not wait for one that is known to hang.
+        # Impatient: a renewal does not wait for a node that is known to hang, but asks the others who has taken over.
         return Server(address_of(at, self.base), self._cancel, patient=False)
 
     async def owner(self, slot: int, runtime: Runtime) -> Node:
