@@ -110,12 +110,20 @@ class ASGISite:
             if message["type"] != "http.response.body":
                 return
             if goes and message.get("body"):
-                raise ConnectionResetError("the client has gone")
+                ended.set()
+                await asyncio.Event().wait()  # a client that has gone reads no more
             if not message.get("more_body"):
                 ended.set()
 
-        with suppress(Exception):
-            await self._app(scope, receive, send)
+        app = asyncio.ensure_future(self._app(scope, receive, send))
+        if goes:
+            gone = asyncio.ensure_future(ended.wait())
+            await asyncio.wait({app, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({app}, timeout=1)  # it may be listening, which ends it
+            gone.cancel()
+            app.cancel()
+        with suppress(Exception, asyncio.CancelledError):
+            await app
         start = next((each for each in told if each["type"] == "http.response.start"), None)
         if start is None:
             return Reply(500, {}, b"")
