@@ -246,13 +246,13 @@ MUTANTS: dict[str, Mutant] = {
         "cluster-0", "backends/redis/cluster/topology.py", "            if not any(owners):", "            if False:"
     ),
     "in a cluster a renewal follows a slot that moves as long as others do": Mutant(
-        "cluster-leases-13",
+        "cluster-leases-23",
         "backends/redis/cluster/port.py",
         "follow = None if timeout is None else now() + FOLLOW_TOGETHER",
         "follow = None",
     ),
     "in a cluster a node that refuses fails the renewals at all others": Mutant(
-        "cluster-leases-23",
+        "cluster-leases-7",
         "backends/redis/cluster/port.py",
         "                found[slot] = answer\n                if isinstance(answer, BackendUnavailable)",
         '                found[slot] = answer\n                if type(answer).__name__ == "ConfigurationError":\n'
