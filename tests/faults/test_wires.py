@@ -186,6 +186,7 @@ def test_an_answer_of_many_packets_is_one_message(way: Way) -> None:
         (Fault.ANSWER_LOST, False, "at once"),
         (Fault.CUT_BEFORE, False, "never"),
         (Fault.CUT_AFTER, False, "at once"),
+        (Fault.SLOW, True, "at once"),
         (Fault.LATE, False, "later"),
         (Fault.STOPPED, True, "at once"),
     ],

@@ -28,6 +28,7 @@ class MemoryWay(Way):
         Fault.CUT_BEFORE: "it is request-lost: an error that says that nothing came back",
         Fault.CUT_AFTER: "it is answer-lost",
         Fault.AWAY: "there is no server",
+        Fault.SLOW: "there is no way that takes time",
     }
 
     def near(self) -> dict[str, Any]:

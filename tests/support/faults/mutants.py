@@ -20,23 +20,28 @@ from .__main__ import chosen
 from .steps import Combination
 from .table import Found, try_one, try_way
 
-_SCRIPTS = "backends/redis/scripts"
+_SCRIPTS, _QUEUE = "backends/redis/scripts", "backends/zookeeper/lock_queue.py"
 
 
 class Mutant(NamedTuple):
-    """``found_by``: a combination. ``changes``: by file, what stands there once, and what stands there instead."""
+    """``found_by``: combinations, each of which does. ``changes``: by file, what stands there once, what instead."""
 
-    found_by: str
+    found_by: Sequence[str]
     changes: Mapping[str, Sequence[tuple[str, str]]]
 
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the request": Mutant(
-        "redis/threads/free/a:acquire#1/stopped",
+        [
+            "redis/threads/free/a:acquire#1/stopped",
+            "sentinel/asyncio/free/a:acquire#1/stopped",
+            "cluster/threads/free/a:acquire#1/stopped",
+            "memory/asyncio/free/a:acquire#1/stopped",
+        ],
         {"locks/hold.py": [("self.deadline = granted.since + claim.expire", "self.deadline = now() + claim.expire")]},
     ),
     "a renewal is counted from its answer": Mutant(
-        "redis/threads/renewal/a:extend#1/stopped",
+        ["redis/threads/renewal/a:extend#1/stopped"],
         {
             "locks/hold.py": [
                 (
@@ -47,7 +52,7 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis/threads/handed/a:<message#1/stopped",
+        ["redis/threads/handed/a:<message#1/stopped"],
         {
             "backends/redis/transport/waiter.py": [
                 ("since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))", "since = now()")
@@ -55,15 +60,15 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "anybody may release a lock": Mutant(
-        "redis/threads/handed/b:release#1/later",
+        ["redis/threads/handed/b:release#1/later"],
         {f"{_SCRIPTS}/release.lua": [("local lost = loss(lock, token)", "local lost = lock and 0 or 1")]},
     ),
     "a release that is sent again is taken for a loss": Mutant(
-        "redis/threads/free/a:release#1/answer-lost",
+        ["redis/threads/free/a:release#1/answer-lost"],
         {"backends/redis/port.py": [("server.released.append(token)", "pass")]},
     ),
     "in Redis a renewal is written over a longer extension": Mutant(
-        "redis/threads/extend-renewed/a:extend#1/late",
+        ["redis/threads/extend-renewed/a:extend#1/slow"],
         {
             f"{_SCRIPTS}/extend.lua": [
                 ("if lost == 0 and call('PTTL', name) < tonumber(expire) then", "if lost == 0 then")
@@ -71,7 +76,7 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "a waiter that is interrupted leaves its place behind": Mutant(
-        "redis/threads/cancelled/a:acquire#1/late",
+        ["redis/threads/cancelled/a:acquire#1/late"],
         {
             "locks/engine.py": [
                 (
@@ -82,7 +87,7 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "waiters that an outage refused are handed the lock when it is over": Mutant(
-        "redis/threads/crowd/b:release#1/away",
+        ["redis/threads/crowd/b:release#1/away"],
         {
             "backends/redis/transport/server.py": [("within = after + claim.expire + PLACE_OUTLIVES", "within = 0.0")],
             "backends/redis/transport/listener.py": [
@@ -91,20 +96,55 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "what is done is free again": Mutant(
-        "redis/threads/once/a:release#1/answer-lost",
+        ["redis/threads/once/a:release#1/answer-lost"],
         {f"{_SCRIPTS}/release.lua": [("if ARGV[4] then", "if ARGV[5] then")]},
     ),
     "an undo that comes late takes back a later vote": Mutant(
-        "redlock/threads/handed/a:0-q-release#1/late",
+        ["redlock/threads/handed/a:0-q-release#1/late"],
         {"backends/redlock/scripts/release.lua": [("attempt ~= '' and attempt ~= lock.attempt", "false")]},
     ),
     "the lease of a quorum is counted from its last answer": Mutant(
-        "redlock/threads/free/a:0-q-vote#1/stopped",
+        ["redlock/threads/free/a:0-q-vote#1/stopped"],
         {"backends/redlock/port.py": [("return Granted(fence, begun)", "return Granted(fence, now())")]},
     ),
     "a majority is one node fewer": Mutant(
-        "redlock/threads/busy/a:0-q-vote#1/answer-lost",
+        ["redlock/threads/busy/a:0-q-vote#1/answer-lost"],
         {"backends/redlock/quorum.py": [("self.needed = len(nodes) // 2 + 1", "self.needed = len(nodes) // 2")]},
+    ),
+    "in SQL a lease is counted from the answer to the commit": Mutant(
+        [
+            "postgres/threads/free/a:commit#1/stopped",
+            "mariadb/asyncio/free/a:commit#1/stopped",
+            "sqlite/threads/free/a:commit#1/stopped",
+        ],
+        {
+            "backends/sql/verbs.py": [
+                (
+                    "            answer = self._database.run(work)\n",
+                    "            answer = self._database.run(work)\n"
+                    "            answer = Granted(answer.fence, now()) if isinstance(answer, Granted) else answer\n",
+                )
+            ]
+        },
+    ),
+    "in ZooKeeper the lease of one that waited is counted from the answer": Mutant(
+        ["zookeeper/threads/handed/a:change#1/stopped"],
+        {_QUEUE: [("seen._replace(since=asked)", "seen._replace(since=now())")]},
+    ),
+    "in ZooKeeper one whose wait was not answered takes the lock without writing it": Mutant(
+        ["zookeeper/threads/handed/a:set#1/answer-lost"],
+        {_QUEUE: [("place.state, data = UNKNOWN, place.says", "data = place.says")]},
+    ),
+    "in ZooKeeper a renewal is written over a longer extension": Mutant(
+        ["zookeeper/threads/extend-renewed/a:change#2/slow"],
+        {
+            "backends/zookeeper/verbs.py": [
+                (
+                    "place.says(HELD, lease.expire), (lease.stat.version, lease.lock_version)",
+                    "place.says(HELD, lease.expire), ()",
+                )
+            ]
+        },
     ),
 }
 
@@ -126,19 +166,21 @@ def package_of(mutant: Mutant) -> Iterator[str]:
         yield folder
 
 
-def find(name: str, among: str = "", choice: int | None = None, jobs: int = 8) -> Found | None:
-    """The combination that finds it; ``among``: also another one, whose name begins so."""
+def find(name: str, among: str = "", choice: int | None = None, jobs: int = 8) -> Iterator[tuple[str, Found | None]]:
+    """By each combination that finds it, what came of it; ``among``: by others instead, whose names begin so."""
     mutant = MUTANTS[name]
     with package_of(mutant) as package:
-        for _ in range(3):
-            found = try_one(Combination.read(mutant.found_by), package)
-            if found.complaints:
-                return found
-        if not among:
-            return None
-        only = chosen(among)
-        tried = try_way(among.partition("/")[0], jobs=jobs, choice=choice, only=only, package=package)
-        return next(iter(tried.wrong), None)
+        if among:
+            tried = try_way(among.partition("/")[0], jobs=jobs, choice=choice, only=chosen(among), package=package)
+            yield among, next(iter(tried.wrong), None)
+            return
+        for one in mutant.found_by:
+            found = None
+            for _ in range(3):
+                found = try_one(Combination.read(one), package)
+                if found.complaints:
+                    break
+            yield one, found
 
 
 def main() -> int:
@@ -150,12 +192,10 @@ def main() -> int:
     options = parser.parse_args()
     missed = 0
     for name in [options.only] if options.only else MUTANTS:
-        found = find(name, options.among, options.choice, options.jobs)
-        print(
-            f"{found.combination if found else 'none'!s:60} {name}: {found.complaints[0] if found else 'not found'}",
-            flush=True,
-        )
-        missed += found is None
+        for one, found in find(name, options.among, options.choice, options.jobs):
+            said = found.complaints[0] if found and found.complaints else "NOT FOUND"
+            print(f"{name}\n  {found.combination if found else one}: {said}", flush=True)
+            missed += said == "NOT FOUND"
     return missed
 
 

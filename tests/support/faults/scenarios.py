@@ -66,11 +66,17 @@ async def holds_until_waited_for(p: Party) -> None:
         await p.waiting(1, "a")
 
     await p.hold(p.lock(renew=True), during)
+    p.tell("left")
 
 
 async def is_handed_it(p: Party) -> None:
     await p.until("held", "b")
-    await p.hold(p.lock(wait=4 * p.lease), _pausing(p, 0.2))
+    await p.hold(p.lock(wait=4 * p.lease), _pausing(p, 0.8))
+
+
+async def comes_later(p: Party) -> None:
+    await p.until("left", "b")
+    await p.hold(p.lock(wait=4 * p.lease))
 
 
 async def waits_in_vain(p: Party) -> None:
@@ -131,10 +137,11 @@ async def renews(p: Party) -> None:
 
 async def extends_beside_renewals(p: Party) -> None:
     async def during(lease: Lease) -> None:
+        """The first renewal comes right after it, the next one when the longer lease is about to end."""
         p.tell("held")
-        for _ in range(3):
-            await p.harness.sleep(0.3 * p.lease)
-            await p.harness.extend(lease, 2 * p.lease)
+        await p.harness.sleep(0.3 * p.lease)
+        await p.harness.extend(lease, 4 * p.lease)
+        await p.harness.sleep(1.5 * p.lease)
 
     await p.hold(p.lock(renew=True, on_lost="warn"), during)
 
@@ -321,7 +328,9 @@ _HELD = ["acquired", "done"]
 SCENARIOS: dict[str, Scenario] = {
     "free": _scenario({"a": _HELD * 2}, a=takes_twice),
     "busy": _scenario({"a": ["LockBusy"], "b": _HELD}, a=asks_in_vain, b=holds_until_asked),
-    "handed": _scenario({"a": _HELD, "b": _HELD}, "waiting", a=is_handed_it, b=holds_until_waited_for),
+    "handed": _scenario(
+        {"a": _HELD, "b": _HELD, "c": _HELD}, "waiting", a=is_handed_it, b=holds_until_waited_for, c=comes_later
+    ),
     "crowd": _scenario(
         {"a": _HELD * 2, "b": _HELD, "c": _HELD * 2, "d": _HELD * 2}, "waiting",
         a=waits_in_a_crowd, b=holds_for_a_crowd, c=waits_in_a_crowd, d=waits_in_a_crowd,
@@ -332,7 +341,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "extend": _scenario({"a": _HELD}, longest=2.0, a=extends, b=comes_again_and_again),
     "renewal": _scenario({"a": _HELD}, a=renews, b=comes_again_and_again),
-    "extend-renewed": _scenario({"a": _HELD}, longest=2.0, a=extends_beside_renewals, b=comes_again_and_again),
+    "extend-renewed": _scenario({"a": _HELD}, longest=4.0, a=extends_beside_renewals, b=comes_again_and_again),
     "hold-at-least": _scenario({"a": _HELD, "b": _HELD}, "waiting", longest=1.5, a=keeps_it_taken, b=waits_behind),
     "hand-over": _scenario({"a": _HELD, "b": [*_HELD, "done"]}, "transfer", longest=3.0, a=detaches, b=attaches),
     "two-keys": _scenario({"a": _HELD, "b": _HELD}, "waiting", a=takes_two, b=holds_the_second),

@@ -171,6 +171,7 @@ class SQLiteWay(_SQLWay):
         Fault.REQUEST_LOST: "a file answers: cut-before",
         Fault.ANSWER_LOST: "a file answers: cut-after",
         Fault.AWAY: "there is no server",
+        Fault.SLOW: "late: a statement is waited for",
     }
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ class Fault(StrEnum):
     ANSWER_LOST = "answer-lost"  #: it is carried out, and its answer never arrives; of a pushed message, itself
     CUT_BEFORE = "cut-before"  #: the connection breaks, and it was not carried out
     CUT_AFTER = "cut-after"  #: it is carried out, and the connection breaks in place of the answer
+    SLOW = "slow"  #: its answer comes late, but in time: meanwhile its sender does something else
     LATE = "late"  #: it arrives when its sender has given up waiting for the answer
     LATER = "later"  #: it arrives when a lease is over, whoever has closed the connection meanwhile
     TWICE = "twice"  #: the server gets it a second time, and the second answer goes nowhere

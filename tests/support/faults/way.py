@@ -115,8 +115,8 @@ class Way:
         raise NotImplementedError
 
     def wire(self, party: str, strike: Strike, port: int, dialect: Any, **options: Any) -> Wire:
-        late, later, away = 1.5 * self.timeout, 1.2 * self.lease, 2.5 * self.lease
-        wire = Wire(self.network, party, strike, port, dialect, late=late, later=later, away=away, **options)
+        late, later, away, slow = 1.5 * self.timeout, 1.2 * self.lease, 2.5 * self.lease, 0.6 * self.timeout
+        wire = Wire(self.network, party, strike, port, dialect, late=late, later=later, away=away, slow=slow, **options)
         self.wires.append(wire)
         return wire
 

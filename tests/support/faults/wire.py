@@ -58,7 +58,8 @@ class Network:
 class Wire:
     """The way of one party to one server: ``wire.port`` leads to ``port``.
 
-    ``late``, ``later``: seconds for which such a message is held; ``away``: seconds for which a server is away.
+    ``late``, ``later``, ``slow``: seconds for which such a message, or answer, is held, and all that is behind it.
+    ``away``: seconds for which a server is away.
     ``alter`` changes what a server sends, where that names other servers. ``front``: in front of each kind, where a
     store has servers of several sorts.
     """
@@ -74,6 +75,7 @@ class Wire:
         late: float,
         later: float,
         away: float = 1.0,
+        slow: float = 0.1,
         front: str = "",
         alter: Callable[[bytes], bytes] | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class Wire:
         self.held = {Fault.LATE: late, Fault.LATER: later}
         self.target = port
         self._away = away
+        self.slow = slow
         strike.wires.append(self)
         self._network = network
         self._connections: set[asyncio.Task[None]] = set()
@@ -221,6 +224,8 @@ class _Connection:
                         first = not first
                         if first:
                             continue
+                    if fault is Fault.SLOW:
+                        await asyncio.sleep(wire.slow)
                     if fault not in (Fault.ANSWER_LOST, Fault.CUT_AFTER):
                         fault = None
                 else:
