@@ -25,7 +25,7 @@ from tests.support.faults.zookeeper_wire import ZooKeeper
 from tests.support.stores.etcd.server import puts, ranges
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # as what they carry; some of that is in ``test_each_fault.py``
 
 #: Seconds for which a client waits in vain, and by which a message is late.
 PATIENCE, LATE = 0.5, 1.5

@@ -39,7 +39,7 @@ from .wire import Network  # noqa: E402
 #: Seconds that all is given beside a lease: what the issue of all this promises, and what a machine needs to do it.
 BESIDE = 0.1
 #: Seconds after which a scenario has hung.
-HUNG = 40.0
+HUNG = 90.0
 #: Seconds between two looks at the store.
 LOOK = 0.06
 #: How often a combination is run, where the machine stood still; and where its step, by chance, did not come.

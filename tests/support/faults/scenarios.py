@@ -71,7 +71,7 @@ async def holds_until_waited_for(p: Party) -> None:
 
 async def is_handed_it(p: Party) -> None:
     await p.until("held", "b")
-    await p.hold(p.lock(wait=4 * p.lease), _pausing(p, 0.8))
+    await p.hold(p.lock(wait=4 * p.lease), _pausing(p, 0.65))
 
 
 async def comes_later(p: Party) -> None:
@@ -130,7 +130,7 @@ async def extends(p: Party) -> None:
 async def renews(p: Party) -> None:
     async def during(lease: Lease) -> None:
         p.tell("held")
-        await p.harness.sleep(1.5 * p.lease)
+        await p.harness.sleep(2.2 * p.lease)  # longer than anybody is stopped
 
     await p.hold(p.lock(renew=True), during)
 

@@ -273,17 +273,18 @@ def _look_again(tried: Tried, run: Callable[[Combination], None]) -> None:
 
 def try_one(combination: Combination, package: str | None = None) -> Found:
     """One again, by its name; its clean run, where that is wrong."""
-    return try_these(combination.way, [combination], package, patience=1).found[-1]
+    return try_these(combination.way, [combination], package).found[-1]
 
 
 def try_these(
     name: str,
     those: Sequence[Combination],
     package: str | None = None,
-    patience: int = 3,
+    *,
+    within: float = float("inf"),
     shared: Mapping[str, Any] | None = None,
 ) -> Tried:
-    """Some of one store, one after the other, behind clean runs; what takes too long has to do so each time.
+    """Some of one store, one after the other, behind clean runs; none is begun after ``within`` seconds.
 
     ``shared``: what the way's ``serve`` gives, of a server that runs already.
     """
@@ -293,16 +294,14 @@ def try_these(
         director = _Director(name, server, package)
 
         def run(combination: Combination, has: Mapping[str, Any] | None) -> Found:
-            for _ in range(patience):
-                found = director.run(combination, has)
-                if found.wrong or not found.slow:
-                    break
-            tried.found.append(found)
-            return found
+            tried.found.append(director.run(combination, has))
+            return tried.found[-1]
 
         try:
             for one in those:
                 of = one.mode, one.scenario
+                if now() > begun + within:
+                    break
                 if of not in clean:
                     clean[of] = run(Combination(name, *of), None)
                 if one.step and not clean[of].complaints:
