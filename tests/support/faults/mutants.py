@@ -105,7 +105,7 @@ MUTANTS: dict[str, Mutant] = {
         {_QUEUE: [("place.state, data = UNKNOWN, place.says", "data = place.says")]},
     ),
     "in ZooKeeper a renewal is written over a longer extension": Mutant(
-        ["zookeeper/threads/extend-renewed/a:change#2/slow"],
+        ["zookeeper/threads/extend-renewed/a:change#2/cut-before", "zookeeper/asyncio/extend-renewed/a:change#2/slow"],
         {
             "backends/zookeeper/verbs.py": [
                 (
