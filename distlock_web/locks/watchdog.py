@@ -363,6 +363,8 @@ def _remove(watched: Sequence[WatchedHold]) -> None:
 
 def _check_now(watched: Sequence[WatchedHold]) -> None:
     """See to it at once: whichever has them. It may be called while garbage is collected: it waits for nobody."""
+    if not watched:  # of a call that was let through without its lock
+        return
     for watchdog in list(_watchdogs_of(watched[0].hold.store).values()):
         watchdog.check_now(watched)
 
