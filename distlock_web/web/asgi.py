@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -201,7 +200,7 @@ class RequestMiddleware:
             elif scope["type"] == "http":
                 await self._answer(scope, receive, send)
             else:
-                await self._within(scope, receive, send, self._bounds(scope, Headers(scope)))
+                await self._within(scope, receive, send, self._bounds(lambda: scope, Headers(scope)))
         finally:
             serving.set(outer)
 
@@ -214,7 +213,7 @@ class RequestMiddleware:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, outer = Request(scope, receive, self._keeps_body), running.get()
-        bounds = self._bounds(scope, request.headers)
+        bounds = self._bounds(lambda: request.scope, request.headers)
         name = self._header.lower().encode()
 
         async def answer(message: Message) -> None:
@@ -239,10 +238,12 @@ class RequestMiddleware:
         finally:
             running.set(outer)
 
-    def _bounds(self, scope: Scope, headers: Headers) -> RequestScope:
-        user = None if self._user is None else partial(self._user, scope)
+    def _bounds(self, scope: Callable[[], Scope], headers: Headers) -> RequestScope:
+        """``scope``: asked late, for a middleware may hand on another one (:class:`AnswerMiddleware`)."""
+        known = self._user
+        user = None if known is None else lambda: known(scope())
         proxy = headers.get(self._proxy) if self._proxy else None
-        return RequestScope(headers.get(self._header), partial(self._route, scope), user, proxy=proxy)
+        return RequestScope(headers.get(self._header), lambda: self._route(scope()), user, proxy=proxy)
 
     async def _within(
         self,
@@ -277,6 +278,9 @@ class AnswerMiddleware:
         if scope["type"] != "http" or request is None:
             await self._app(scope, receive, send)
             return
+        # A middleware between the two may have handed on a copy, as ASGI has it: what the framework finds out of the
+        # request, such as its endpoint and its user, it writes to this one.
+        request.scope = scope
         start: Message | None = None
 
         async def record(message: Message) -> None:

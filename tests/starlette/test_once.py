@@ -23,7 +23,7 @@ from starlette.requests import Request
 from distlock_web import distributed_lockable, once
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.once import MAX_KEPT, NOT_KEPT
-from tests.support.asgi_clients import client_of
+from tests.support.asgi_clients import MakeApp, client_of
 from tests.support.waiting import LONG
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
@@ -179,6 +179,35 @@ async def test_only_who_asked_for_the_same_is_answered(app: FastAPI, case: str, 
     assert (answers[1].status_code, "Idempotency-Replayed" in answers[1].headers) == expected
     if reads == "the body" and not plain:
         assert answers[0].json() == int(answers[0].request.headers.get("Content-Length", 0))
+
+
+class Copying:
+    """A middleware that hands on a scope of its own, as ASGI wants of one that changes it."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app({**scope, "user": SimpleUser(dict(scope["headers"])[b"x-user"].decode())}, receive, send)
+
+
+async def test_below_a_middleware_that_copies_the_scope_a_view_is_a_view(make_app: MakeApp) -> None:
+    """Or it would be taken for a function that a view calls, and anybody's repeated call gets its None."""
+    seen: list[tuple[str, str]] = []
+    app = make_app(extension={"user": lambda connection: connection.user.username})
+    app.add_middleware(Copying)
+
+    @app.post("/pay/{order}")
+    @once(key="pay:{request.path_params[order]:int}", keep="1h")
+    async def pay(order: str) -> str:
+        (row,) = list_all(app.state.distlock.registry).rows
+        seen.append((row.holder.path, row.holder.user))
+        return "paid"
+
+    async with client_of(app) as client:
+        said = [await client.post("/pay/07", headers={"X-User": name}) for name in ("ann", "ann", "bob")]
+    assert [(each.status_code, each.text) for each in said[:2]] == [(200, '"paid"')] * 2
+    assert (said[2].status_code, seen) == (422, [("POST /pay/{order}", "ann")])
 
 
 async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI) -> None:
