@@ -96,8 +96,10 @@ class StarletteIntegration(asgi.ASGIIntegration):
 
     def user_of(self, request: asgi.Request) -> Iterator[str]:
         user = request.scope.get("user")  # AuthenticationMiddleware's
-        if user is not None and getattr(user, "is_authenticated", False):
-            yield from user_parts(user, _identity(user))
+        # Of one that does not say whether it is somebody, nobody knows who it is: once refuses it.
+        if user is not None and getattr(user, "is_authenticated", True):
+            known = hasattr(user, "is_authenticated")
+            yield from user_parts(user, _identity(user) if known else None)
             return
         session, cookies = request.scope.get("session"), Request(request.scope).cookies
         if session is not None:  # its cookie is signed anew with each answer

@@ -71,7 +71,8 @@ def user_parts(user: Any, ident: object) -> tuple[str, ...]:
     if ident is None:
         raise ConfigurationError(
             f"once does not know who asks: the user of this request is a {name}, which does not say who it is. "
-            f"A user needs `is_authenticated`, and if that is true `pk` (Django) or `get_id()` (Flask-Login)."
+            f"A user needs `is_authenticated`, and if that is true `pk` (Django), `get_id()` (Flask-Login) or "
+            f"`identity`, `id`, `pk` or `username` (Starlette)."
         )
     return "user", name, str(ident)
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import zlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -20,7 +21,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 
-from distlock_web import distributed_lockable, once
+from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.once import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
@@ -237,6 +238,30 @@ async def test_a_user_is_known_however_he_says_who_he_is(app: FastAPI) -> None:
             for more in ({"X-User": "ann"}, {"X-User": "ann", "Cookie": "seen=1"}, {"X-User": "bob"}, {})
         ]
     assert said == [200, 200, 422, 422]
+
+
+@dataclass
+class Certified:
+    """A user as a middleware sets it that reads a proxy's header or a client's certificate."""
+
+    name: str
+
+
+@pytest.mark.parametrize("user", ["ann", {"name": "ann"}, Certified("ann")])
+async def test_a_user_who_does_not_say_whether_he_is_somebody_is_not_taken_for_nobody(
+    make_app: MakeApp, user: object
+) -> None:
+    """Without cookies all users would be one caller."""
+    app = make_app()
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "user": user}, receive, send)
+
+    pay_endpoint(app, lambda: "paid")
+    async with client_of(behind, raises=True) as client:
+        with pytest.raises(ConfigurationError, match=r"the user .* needs .is_authenticated.*username. \(Starlette"):
+            await client.post("/pay", headers=HEADERS)
+    assert not runs
 
 
 async def test_a_session_is_known_by_what_it_says_and_not_by_its_cookie(app: FastAPI) -> None:
