@@ -9,6 +9,7 @@ from giving it back.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -42,13 +43,17 @@ def stagger(ahead: int, expire: float) -> float:
 class BlockingVerbs(Protocol):
     """The verbs of ``core/backend.py``, as functions that any thread may call and that end within a bounded time."""
 
+    @abstractmethod
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         """``join``: stand in the queue where it is somebody else's, at ``position`` if the claim stood there before."""
 
+    @abstractmethod
     def cancel(self, claim: Claim) -> None: ...
 
+    @abstractmethod
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> Sequence[Loss | BackendUnavailable | None]: ...
 
+    @abstractmethod
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None: ...
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
@@ -59,8 +64,10 @@ class BlockingVerbs(Protocol):
         """A store that cannot ``transfer`` knows no ticket."""
         return None
 
+    @abstractmethod
     def inspect(self, names: Sequence[str] | None) -> list[LockInfo]: ...
 
+    @abstractmethod
     def revoke(self, name: str, fence: int) -> bool: ...
 
 
@@ -150,7 +157,10 @@ class BlockingPort:
 
     async def cancel(self, claim: Claim) -> None:
         self._wakeups.forget(claim.token)
-        await self._after_interrupted(claim.token)
+        try:
+            await self._after_interrupted(claim.token)
+        finally:
+            self._wakeups.forget(claim.token)  # its thread may have noted meanwhile what it waits for
         await self._hold(self._verbs.cancel, claim)
 
     async def extend(

@@ -54,17 +54,17 @@ class Pooled:
 
 
 class Lent(Pooled, Generic[T]):
-    """A connection that these two functions open and close."""
+    """A connection that these two functions open, within the seconds that they are given, and close."""
 
     __slots__ = ("_close", "_connect", "connection")
 
-    def __init__(self, connect: Callable[[], T], close: Callable[[T], None], pool: Pool[Any]) -> None:
+    def __init__(self, connect: Callable[[float | None], T], close: Callable[[T], None], pool: Pool[Any]) -> None:
         super().__init__(pool)
         self._connect, self._close = connect, close
         self.connection: T  #: missing until it is open
 
     def open(self, timeout: float | None) -> None:
-        self.connection = self._connect()
+        self.connection = self._connect(timeout)
 
     def close(self) -> None:
         if hasattr(self, "connection"):
@@ -95,11 +95,11 @@ class Pool(Generic[P]):
         return len(self._places) - len(self.idle)
 
     def borrow(self, timeout: float | None = None) -> P:
-        """The connection that was used last, or a new one, which opens within ``timeout``.
+        """The connection that was used last, or a new one, which opens within ``timeout``; nor does it wait longer.
 
         Raises :class:`AllInUse`, and what opening raises.
         """
-        until = now() + self._patience
+        until = now() + (self._patience if timeout is None else min(self._patience, timeout))
         while (pooled := self._take() or self._add()) is None:
             self._wait(until - now())
         if not pooled.was_idle:

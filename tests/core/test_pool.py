@@ -25,7 +25,7 @@ class Server:
         self.most = 0
         self._next = itertools.count(1)
 
-    def connect(self) -> int:
+    def connect(self, timeout: float | None) -> int:
         number = next(self._next)
         self.open.add(number)
         self.most = max(self.most, len(self.open))
@@ -105,10 +105,10 @@ def test_what_is_in_use_when_all_are_dropped_is_closed_when_it_is_given_back(ser
 def test_a_place_is_free_when_its_connection_fails_or_is_garbage(server: Server) -> None:
     errors: Iterator[bool] = iter([True, False])
 
-    def connect() -> int:
+    def connect(timeout: float | None) -> int:
         if next(errors, False):
             raise ConnectionError
-        return server.connect()
+        return server.connect(timeout)
 
     connections = pool(server, 1, connect=connect)
     with pytest.raises(ConnectionError) as kept:

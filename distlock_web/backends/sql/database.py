@@ -280,7 +280,7 @@ class Database:
     @contextmanager
     def open(self) -> Iterator[Any]:
         """A connection for long, closed at the end."""
-        connection = self._connect()
+        connection = self._connect(None)
         try:
             yield connection
         finally:
@@ -301,7 +301,7 @@ class Database:
             return was_idle and not transaction.ending
         return fault.kind == "again" or (fault.kind == "gone" and not transaction.ending)
 
-    def _connect(self) -> Any:
+    def _connect(self, _timeout: float | None) -> Any:  # the driver has its own
         """A connection of the driver, each of whose statements is a transaction of its own: we begin and end ourselves.
 
         Then it is known what an error is the answer to.

@@ -341,7 +341,7 @@ class Director:
                     lease = contextvars.Context().run(lock(name, expire=self.way.lease).acquire)
                 except (LockBusy, BackendUnavailable, LeaseLost):
                     if now() > give_up:
-                        run.slow.append(f"{name} is not free {now() - end:.2f} s after the end")
+                        run.wrong.append(f"{name} is not free {now() - end:.2f} s after the end")
                         break
                     time.sleep(0.02)
                     continue
@@ -361,12 +361,14 @@ class Director:
         give_up = now() + 12.0
         while True:
             self._ask(run, players)
-            rest = [] if clean is None else list(_more(run.has, clean, self.way.spare, "sockets"))
-            rest += [f"{name} has postponed {what['postponed']}" for name, what in run.has.items() if what["postponed"]]
-            if not rest or now() > give_up:
+            waiting = {name: what["postponed"] for name, what in run.has.items() if what["postponed"]}
+            # Who had to wait may have asked on one connection more.
+            sockets = [] if clean is None else list(_more(run.has, clean, self.way.spare, "sockets"))
+            if not (waiting or sockets) or now() > give_up:
                 break
             time.sleep(0.1)
-        run.slow += rest
+        run.wrong += [f"{name} has postponed {what}" for name, what in waiting.items()]
+        run.slow += sockets
         run.has_after = dict(run.has)
 
     def _ask(self, run: Run, players: Mapping[str, Any]) -> None:
@@ -394,7 +396,7 @@ class Director:
             if not rest or now() > give_up:
                 break
             time.sleep(0.1)
-        run.slow += [f"after close(): {each}" for each in rest]
+        run.wrong += [f"after close(): {each}" for each in rest]
 
 
 def _named(line: LockInfo, prefix: str) -> LockInfo:

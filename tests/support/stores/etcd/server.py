@@ -57,8 +57,8 @@ class Server:
         self.outage = Outage(self.name, self._probe)
         self._probing = Connections(self, 1)
 
-    def connect(self) -> HTTPConnection:
-        connection = HTTPConnection(self.host, self.port, timeout=self.timeout)
+    def connect(self, timeout: float | None = None) -> HTTPConnection:
+        connection = HTTPConnection(self.host, self.port, timeout=timeout or self.timeout)
         try:
             connection.connect()
         except OSError as error:
@@ -99,12 +99,12 @@ class Connections:
         seconds = server.timeout if timeout is None else min(timeout, server.timeout)
         until, usable = now() + seconds, False
         try:
-            lent = self._pool.borrow()
+            lent = self._pool.borrow(seconds)
         except AllInUse:
             raise BackendUnavailable(f"{server.name}: all {self._pool.size} connections are in use.") from None
         try:
             connection = lent.connection
-            connection.sock.settimeout(seconds)
+            connection.sock.settimeout(max(0.001, until - now()))
             connection.request("POST", f"/v3/{path}", "\n".join(map(json.dumps, messages)))
             comes = partial(_is_readable, connection)
             if is_probe:

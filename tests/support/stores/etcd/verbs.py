@@ -132,19 +132,21 @@ class EtcdVerbs(BlockingVerbs):
         firsts = self._firsts([claim.name for claim in claims], until)
         held = [(claim, row) for claim, row in zip(claims, firsts, strict=True) if row and _is_of(row, claim.token)]
         kept = self._etcd.keep([first.lease for _, first in held], _left(until))
+        ours = set[str]()
         for (claim, first), alive in zip(held, kept, strict=True):
-            if alive and first.value["ttl"] < claim.expire:
-                self._lengthen(claim, until)
-        ours = {claim.token for (claim, _), alive in zip(held, kept, strict=True) if alive}
+            if alive and (first.value["ttl"] >= claim.expire or self._lengthen(claim, until)):
+                ours.add(claim.token)
         return [None if claim.token in ours else self._loss(claim, until) or "expired" for claim in claims]
 
     @_again
-    def _lengthen(self, claim: Claim, until: float | None) -> None:
-        """Put it under a longer lease. What it is not ours any more its next verb is told."""
+    def _lengthen(self, claim: Claim, until: float | None) -> bool:
+        """Put it under a longer lease. Whether it is ours still."""
         (row,) = self._firsts([claim.name], until)
-        if row and _is_of(row, claim.token) and row.value["ttl"] < claim.expire:
+        ours = row is not None and _is_of(row, claim.token)
+        if row and ours and row.value["ttl"] < claim.expire:
             lease = self._begin(claim.name, claim.token, claim.expire, until)
             self._write(row, [puts(row.key, {**row.value, "ttl": claim.expire}, lease)], until)
+        return ours
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         try:
