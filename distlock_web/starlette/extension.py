@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ..core.errors import DistLockError
 from ..core.registry import Registry
-from ..web.asgi import AnswerMiddleware, App, RequestMiddleware
+from ..web.asgi import AnswerMiddleware, App, Receive, RequestMiddleware, Scope, Send
 from ..web.error_responses import REFUSALS
 from . import responses
 from .integration import Answered
@@ -53,7 +53,10 @@ class DistLock:
         build = app.build_middleware_stack
 
         def build_middleware_stack() -> App:
-            check_routes(app, self.registry)
+            try:
+                check_routes(app, self.registry)
+            except Exception as failure:
+                return outermost(partial(_not_started, failure))
             for error in REFUSALS:
                 if DistLockError not in app.exception_handlers:  # the app's own comes first
                     app.exception_handlers.setdefault(error, _refuse)
@@ -68,11 +71,22 @@ class DistLock:
         know(app)
 
 
-def _refuse(request: Request, error: Exception) -> Response:
+async def _not_started(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """In place of an app that is not right. A server takes a mere exception for an app that knows no start."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+    raise error.with_traceback(None)
+
+
+# Not plain functions: those would wait for a thread, when all of them wait for locks.
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
     return responses.refused(error)  # type: ignore[arg-type]
 
 
-def _answer_again(request: Request, error: Exception) -> Response:
+async def _answer_again(request: Request, error: Exception) -> Response:
     assert isinstance(error, Answered)  # noqa: S101 - it is registered for these
     return error.response
 

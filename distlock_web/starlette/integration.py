@@ -51,10 +51,15 @@ class StarletteIntegration(asgi.ASGIIntegration):
     def no_such_page(self) -> HTTPException:
         return HTTPException(404)
 
+    def is_stream(self, result: Any, locked: object) -> bool:
+        # Not by its class alone: sse-starlette's is none of Starlette's streams.
+        is_body_to_come = isinstance(result, Response) and hasattr(result, "body_iterator")
+        return is_body_to_come or super().is_stream(result, locked)
+
     def answer(self, result: Any, request: Any | None, locked: Any) -> Given | None:
         if not isinstance(result, Response):
             return None
-        body = None if isinstance(result, self.streaming) else bytes(result.body)
+        body = None if self.is_stream(result, locked) else bytes(result.body)
         return Given(result.status_code, result.headers.items(), body)
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:

@@ -61,6 +61,11 @@ def has_once(scope: Any) -> bool:
 def _endpoints(routes: Iterable[Any]) -> Iterator[Any]:
     for route in routes:
         router = getattr(route, "original_router", route)  # FastAPI's, of include_router
+        mounted: Any = getattr(route, "app", None)
+        while not isinstance(mounted, Starlette) and hasattr(mounted, "app"):  # below the middlewares of a Mount
+            mounted = mounted.app
+        if isinstance(mounted, Starlette) and mounted in _apps:
+            continue  # it has stores of its own, and looks at its endpoints itself
         if (below := getattr(router, "routes", None)) is not None:  # a Mount's
             yield from _endpoints(below)
         elif (endpoint := getattr(route, "endpoint", None)) is not None:

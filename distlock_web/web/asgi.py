@@ -288,8 +288,10 @@ class AnswerMiddleware:
             if not request.unrecorded:
                 await send(message)
             elif message["type"] == "http.response.start":
-                start = message
-            elif start is not None:
+                start = {**message, "headers": list(message.get("headers", ()))}
+            elif start is None:
+                await send(message)  # early hints
+            else:
                 is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
                 headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
                 body = message.get("body", b"") if is_whole else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from fastapi import APIRouter, FastAPI, HTTPException, WebSocket
 from fastapi.responses import JSONResponse
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from distlock_web import DistLockError, LockBusy, configure, current_lease, distributed_lockable, lock
+from distlock_web import DistLockError, LockBusy, configure, current_lease, distributed_lockable, lock, once
 from distlock_web.core.request_id import current_request_id
 from distlock_web.starlette import DistLock
 from distlock_web.starlette.responses import problem, refused
@@ -96,6 +97,26 @@ async def test_plain_endpoints_take_turns_in_the_pool_of_threads(app: Any) -> No
     async with client_of(app) as client:
         answers = await asyncio.gather(*(client.get("/count") for _ in range(8)))
     assert [each.json() for each in answers] == [1] * 8
+
+
+async def test_a_refusal_and_a_second_answer_wait_for_no_thread(make_app: MakeApp, gate: Gate) -> None:
+    """Which the endpoints that wait for their locks have taken, all of them."""
+    app = shop(make_app(), gate)
+
+    @app.post("/once")
+    @once(key="once", keep="1h")
+    async def once_only() -> str:
+        return "done"
+
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 1  # of this test's event loop
+    async with client_of(app) as client:
+        assert (await client.post("/once")).status_code == 200
+        first = asyncio.create_task(client.post("/plain/7"))
+        await entered(gate.entered)
+        refused, again = await client.post("/async/7"), await client.post("/once")
+        gate.opened.set()
+        assert [(await first).status_code, refused.status_code, again.status_code] == [200, 409, 200]
+    assert again.headers["Idempotency-Replayed"] == "true"
 
 
 @pytest.mark.parametrize(

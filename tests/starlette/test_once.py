@@ -376,3 +376,45 @@ async def test_a_function_that_an_endpoint_calls_is_no_endpoint(app: FastAPI) ->
     async with client_of(app) as client:
         said = [(await client.post("/help", json=number)).json() for number in (1, 2)]
     assert (said, len(runs)) == ([{"said": 1}] * 2, 1)
+
+
+async def test_what_is_sent_before_an_answer_goes_its_way(app: FastAPI) -> None:
+    """Early hints, or what a template tells a test client. And an answer needs no headers, which may be an iterator."""
+
+    class Hinting(Response):
+        def __init__(self, start: dict[str, Any]) -> None:
+            super().__init__("paid")
+            self.start = start
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.debug", "info": {"template": "paid.html"}})
+            await send({"type": "http.response.start", "status": 201, **self.start})
+            await send({"type": "http.response.body", "body": b"paid"})
+
+    starts: dict[str, dict[str, Any]] = {"none": {}, "iterator": {"headers": iter([(b"location", b"/7")])}}
+
+    @app.post("/pay/{start}")
+    @once(key=KEY, keep="1h")
+    async def pay(start: str) -> Hinting:
+        return Hinting(starts[start])
+
+    for start in starts:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request"}
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": f"/pay/{start}", "raw_path": b"", "query_string": b"",
+            "http_version": "1.1", "headers": [(b"idempotency-key", start.encode())], "root_path": "",
+        }  # fmt: skip
+        for _ in range(2):
+            await app(scope, receive, send)
+        kinds = [each["type"].rpartition(".")[2] for each in sent]
+        assert kinds == ["debug", "start", "body", "start", "body"]
+        locations = [dict(sent[at]["headers"]).get(b"location") for at in (1, 3)]
+        assert locations == [None if start == "none" else b"/7"] * 2
+        assert [sent[at]["status"] for at in (1, 3)] == [201, 201]

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import StreamingResponse
 from starlette.routing import Mount, Route
 
 from distlock_web import ConfigurationError, distributed_lockable, once
+from distlock_web.starlette import DistLock
 from tests.support.asgi_clients import MakeApp, client_of
 
 
@@ -56,6 +59,44 @@ async def test_an_endpoint_that_would_answer_wrongly(
 ) -> None:
     add(app, view())
     with pytest.raises(ConfigurationError, match=message):
+        await start(app)
+
+
+async def test_a_server_is_told_at_the_start_why_there_is_none(app: FastAPI) -> None:
+    """By a message: it takes an exception for an app that knows no start, and would serve it."""
+    app.post("/pay")(skipped())
+    told: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    with pytest.raises(ConfigurationError, match="on_busy"):
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    ((kind, message),) = ((each["type"], each["message"]) for each in told)
+    assert kind == "lifespan.startup.failed"
+    assert "'endpoint' has on_busy=\"skip\"" in message
+
+
+async def test_a_mounted_app_is_measured_by_its_own_stores(make_app: MakeApp) -> None:
+    other = FastAPI()
+    DistLock(other, {"default": {"BACKEND": "memory"}, "slow": {"BACKEND": "memory"}})
+    other.post("/")(distributed_lockable(key="a", store="slow")(endpoint))
+    app = make_app(store={"ON_BUSY": "skip"})
+    app.mount("/other", other)
+    app.router.routes.append(Mount("/zipped", other, middleware=[Middleware(GZipMiddleware)]))
+    async with client_of(app, raises=True) as client:
+        for path in ("/other/", "/zipped/"):
+            assert (await client.post(path)).json() == "done"
+
+
+async def test_a_mounted_app_without_stores_is_measured_by_those_around_it(make_app: MakeApp) -> None:
+    app, other = make_app(), FastAPI()
+    other.post("/")(skipped())
+    app.mount("/other", other)
+    with pytest.raises(ConfigurationError, match="on_busy"):
         await start(app)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from distlock_web import current_lease, distributed_lockable
+from distlock_web import current_lease, distributed_lockable, once
 from distlock_web.web.held_locks import list_all
 from tests.support.asgi_clients import client_of
 from tests.support.waiting import LONG
@@ -167,6 +167,37 @@ async def test_a_file_is_sent_under_the_lock(app: Any, tmp_path: Path, view: str
     assert held
     assert all(held)
     assert not is_held(app)
+
+
+class Events(Response):
+    """A stream by its looks only, as sse-starlette's: no subclass of ours or Starlette's, and without a body."""
+
+    def __init__(self, steps: AsyncIterator[str]) -> None:
+        self.body_iterator = steps
+        self.status_code, self.background = 200, None
+        self.init_headers({"Content-Type": "text/event-stream"})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self.body_iterator:
+            await send({"type": "http.response.body", "body": chunk.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("decorator", [distributed_lockable, once])
+async def test_a_stream_of_a_class_that_we_do_not_know_goes_on_under_its_lock(app: Any, decorator: Any) -> None:
+    more: dict[str, Any] = {"keep": "1h"} if decorator is once else {"hold_at_least": 0.01}
+
+    @app.get("/export")
+    @decorator(key="export", expire=LONG, **more)
+    async def export() -> Events:
+        async def steps() -> AsyncIterator[str]:
+            yield str(current_lease() is not None and is_held(app))
+
+        return Events(steps())
+
+    async with client_of(app) as client:
+        assert (await client.get("/export")).text == "True"
 
 
 async def test_a_stream_of_which_the_lock_is_not_kept(app: Any) -> None:
