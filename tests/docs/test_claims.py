@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
+from tests.support.simulation.mutants import MUTANTS
 from tests.support.source import PROJECT
 
 
@@ -28,3 +30,10 @@ def test_when_it_goes_wrong_names_functions_that_exist() -> None:
     assert named & {"release_all", "hand_over", "record_within", "check_process", "undo"}
     missing = {name for name in named - kept if not re.search(rf"(?:def|function) {name}\b", source)}
     assert missing == set()
+
+
+def test_the_table_of_mutants_has_the_seeds_with_which_the_test_begins() -> None:
+    page = (PROJECT / "docs" / "proof.md").read_text("utf-8")
+    section = page.partition("## That it can fail")[2].partition("\n## ")[0]
+    rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+    assert Counter(re.findall(r"`([a-z-]+-\d+)`", rows)) == Counter(mutant.seed for mutant in MUTANTS.values())
