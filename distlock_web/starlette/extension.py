@@ -17,7 +17,7 @@ from ..web.asgi import AnswerMiddleware, App, Receive, RequestMiddleware, Scope,
 from ..web.error_responses import REFUSALS
 from . import responses
 from .integration import Answered
-from .views import check_routes, has_once, know
+from .views import check_routes, has_once, know, mounted_apps
 
 
 class DistLock:
@@ -57,18 +57,27 @@ class DistLock:
                 check_routes(app, self.registry)
             except Exception as failure:
                 return outermost(partial(_not_started, failure))
-            for error in REFUSALS:
-                if DistLockError not in app.exception_handlers:  # the app's own comes first
-                    app.exception_handlers.setdefault(error, _refuse)
-            app.exception_handlers[Answered] = _answer_again
-            # Next to the views, below what compresses an answer or adds a cookie to it; the other one around all, also
-            # around what makes a 500 of an exception.
-            app.user_middleware.append(Middleware(AnswerMiddleware))
+            for each in (app, *mounted_apps(app)):
+                _prepare(each)
+            # Around all, also around what makes a 500 of an exception.
             return outermost(build())
 
         app.build_middleware_stack = build_middleware_stack  # type: ignore[method-assign]
         app.state.distlock = self
         know(app)
+
+
+def _prepare(app: Starlette) -> None:
+    """The app, or one that is mounted in it, answers for us; and what its own middlewares do comes after the record."""
+    if Answered in app.exception_handlers:
+        return  # it was mounted twice
+    for error in REFUSALS:
+        if DistLockError not in app.exception_handlers:  # the app's own comes first
+            app.exception_handlers.setdefault(error, _refuse)
+    app.exception_handlers[Answered] = _answer_again
+    # Next to the views, below what compresses an answer or adds a cookie to it.
+    app.user_middleware.append(Middleware(AnswerMiddleware))
+    app.middleware_stack = None  # of one that was served before by itself
 
 
 async def _not_started(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:

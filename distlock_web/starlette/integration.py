@@ -21,7 +21,7 @@ from ..web.framework import Given
 from ..web.once import Replay, not_kept
 from ..web.once import replay as made_again
 from ..web.streaming import LockedAsyncBody, StreamLock
-from .views import functions_of, refuse_registered
+from .views import functions_of, refuse_registered, with_those_above
 
 
 class Answered(HTTPException):
@@ -123,7 +123,7 @@ def _identity(user: Any) -> object:
 
 
 def _session_cookies(request: asgi.Request) -> set[str]:
-    stack = getattr(request.scope.get("app"), "user_middleware", ())
+    stack: list[Any] = [each for app in with_those_above(request.scope["app"]) for each in app.user_middleware]
     found = [each for each in stack if inspect.isclass(each.cls) and issubclass(each.cls, SessionMiddleware)]
     return {each.kwargs.get("session_cookie", "session") for each in found}
 

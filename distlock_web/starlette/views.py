@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from starlette.applications import Starlette
 
@@ -15,6 +15,7 @@ from ..locks.once import Once
 from ..web.view_checks import check_locks, is_locked_elsewhere, registered_without_lock
 
 _apps: WeakSet[Starlette] = WeakSet()
+_mounted_in: WeakKeyDictionary[Starlette, ref[Starlette]] = WeakKeyDictionary()
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
 
@@ -58,15 +59,44 @@ def has_once(scope: Any) -> bool:
     return any(isinstance(locked, Once) for function in functions for locked in locks_on(function))
 
 
+def mounted_apps(app: Starlette) -> Iterator[Starlette]:
+    """The apps that are mounted in this one, at whatever depth: they have exception handlers of their own."""
+    yield from _mounted_apps(app, app.routes)
+
+
+def _mounted_apps(above: Starlette, routes: Iterable[Any]) -> Iterator[Starlette]:
+    for route in routes:
+        below = _below(route)
+        inner = above
+        if isinstance(below, Starlette):
+            _mounted_in[below] = ref(above)
+            yield (inner := below)
+        if below is not None:
+            yield from _mounted_apps(inner, below.routes)
+
+
+def with_those_above(app: Starlette) -> Iterator[Starlette]:
+    """An app, and those that it is mounted in: whose middlewares a request has come through."""
+    found: Starlette | None = app
+    while found is not None:
+        yield found
+        found = _mounted_in.get(found, lambda: None)()
+
+
 def _endpoints(routes: Iterable[Any]) -> Iterator[Any]:
     for route in routes:
-        router = getattr(route, "original_router", route)  # FastAPI's, of include_router
-        mounted: Any = getattr(route, "app", None)
-        while not isinstance(mounted, Starlette) and hasattr(mounted, "app"):  # below the middlewares of a Mount
-            mounted = mounted.app
-        if isinstance(mounted, Starlette) and mounted in _apps:
-            continue  # it has stores of its own, and looks at its endpoints itself
-        if (below := getattr(router, "routes", None)) is not None:  # a Mount's
-            yield from _endpoints(below)
+        if (below := _below(route)) is not None:
+            yield from _endpoints(below.routes)
         elif (endpoint := getattr(route, "endpoint", None)) is not None:
             yield endpoint
+
+
+def _below(route: Any) -> Any | None:
+    """What a route leads to, if that has routes itself: a router, a mounted app, behind middlewares or not."""
+    if (router := getattr(route, "original_router", None)) is not None:  # FastAPI's, of include_router
+        return router
+    found = None if hasattr(route, "endpoint") else getattr(route, "app", None)  # a Mount's, a Host's
+    while found is not None and not hasattr(found, "routes"):
+        found = getattr(found, "app", None)  # a middleware's
+    # One with stores of its own looks at its endpoints itself.
+    return None if isinstance(found, Starlette) and found in _apps else found
