@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.faults import __main__ as program
 from tests.support.faults.mutants import MUTANTS
 from tests.support.faults.steps import Combination
 from tests.support.faults.table import try_these
+from tests.support.faults.ways import WAYS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,3 +32,18 @@ def test_one_fault_does_what_no_fault_may(way: str, request: pytest.FixtureReque
     shared = {"port": request.getfixturevalue(SERVERS[way]).port} if way in SERVERS else None
     tried = try_these(way, [one for one in CHOICE if one.way == way], shared=shared, within=ENOUGH)
     assert {str(found.combination): found.wrong for found in tried.found if found.wrong} == {}
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_make_faults_tries_the_other_stores_where_one_has_no_server(
+    is_required: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The night requires all: a store that is not tried may not look like one in which nothing is wrong."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("DISTLOCK_REQUIRE_SERVERS", "all" if is_required else "")
+    monkeypatch.setattr(program, "WAYS", {name: WAYS[name] for name in ("zookeeper", "memory")})
+    monkeypatch.setattr("sys.argv", ["faults", "--only", "*/threads/free", "--choice", "1", "--jobs", "1"])
+    assert program.main() == is_required
+    said = capsys.readouterr().out
+    assert "zookeeper: NOT TRIED, java is not on PATH" in said
+    assert "memory: 2 runs" in said

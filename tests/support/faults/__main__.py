@@ -7,6 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
+from distlock_web.testing.servers import ServerMissing
+from tests.support.requirements import required
+
 from .steps import Combination
 from .table import JOBS, Found, Part, Tried, try_one, try_way
 from .ways import WAYS
@@ -29,9 +32,11 @@ def main() -> int:
             )
         )
         return bool(found.complaints)
-    tried = Tried()
+    tried, missing = Tried(), False
     for name in WAYS:
-        if only.partition("/")[0] in ("", "*", name):
+        if only.partition("/")[0] not in ("", "*", name):
+            continue
+        try:
             of = try_way(
                 name,
                 jobs=options.jobs,
@@ -41,9 +46,13 @@ def main() -> int:
                 only=chosen(only),
                 tell=bar,
             )
-            tried.found += of.found
-            tried.seconds += of.seconds
-            print(f"\r{name}: {len(of.found)} runs, {of.seconds:.0f} s, {len(of.wrong)} wrong{' ' * 40}", flush=True)
+        except ServerMissing as error:
+            missing |= required(name)
+            print(f"{name}: NOT TRIED, {error}", flush=True)
+            continue
+        tried.found += of.found
+        tried.seconds += of.seconds
+        print(f"\r{name}: {len(of.found)} runs, {of.seconds:.0f} s, {len(of.wrong)} wrong{' ' * 40}", flush=True)
     print(tried.table())
     again = Counter(why.rstrip("0123456789. s") for found in tried.found for why in found.again)
     for why, often in again.most_common(10):
@@ -51,7 +60,7 @@ def main() -> int:
     for found in tried.wrong:
         print("\n  ".join([f"WRONG: make faults ONLY={found.combination}", *found.complaints]))
     print(f"{len(tried.found)} runs in {tried.seconds:.0f} s; {len(tried.wrong)} wrong")
-    return bool(tried.wrong)
+    return bool(tried.wrong) or missing
 
 
 def chosen(only: str) -> Callable[[Combination], bool]:
