@@ -10,9 +10,11 @@ from __future__ import annotations
 import atexit
 import contextvars
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from ..core.config import Duration, check_plain, refuse_coroutine
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
@@ -32,6 +34,8 @@ logger = logging.getLogger("distlock_web")
 GRACE = 2.0
 #: Of a program that runs inside of an import for ever, the seconds until the campaign all the same.
 LONGEST_IMPORT = 60.0
+#: Whose children do not serve the app: commands, and pools that end their children without a word.
+NOT_FOR_THE_APP = {"subprocess", "pty", "socketserver", "multiprocessing.popen_fork", "billiard.popen_fork"}
 #: Seconds in the queue at a time: one that is closed there leaves at the end of them.
 QUEUE = 60.0
 #: Seconds until the next try when the store does not answer.
@@ -59,8 +63,9 @@ def leader(
     left. Then the next process in the queue starts. A process that is killed leads until its lease of ``expire``
     seconds is over.
 
-    Call it where the app is made, in every worker. Leading begins two seconds after the import is over. A process that
-    forks before (``gunicorn --preload``) leaves it to its children. A child of a later fork does not take part.
+    Call it in ``wsgi.py`` or ``asgi.py``, in every worker. Leading begins two seconds after the import is over. A
+    process that calls ``os.fork()`` before (``gunicorn --preload``) leaves it to its children, which is logged. A child
+    of a later fork does not take part, nor does one of ``subprocess``, ``multiprocessing`` or Celery's pool.
 
     If ``start`` raises, the lock is released without ``stop``, and this process tries again after ``expire`` seconds.
     If ``start`` is still running when it is time to stop, ``stop`` is called beside it, and once more when it has
@@ -151,6 +156,15 @@ class Candidate:
         if not self._is_over:
             self._pause(GRACE)
         if self._is_over:
+            if self._left and not self._closed:
+                logger.warning(
+                    "leader(%r): process %d has forked before it took part, and leaves that to its children for good. "
+                    "A server that loads the app and then forks its workers should do so. Any other program has to "
+                    "fork before it calls leader(), or %g s after that.",
+                    self._name,
+                    os.getpid(),
+                    GRACE,
+                )
             return
         self._begun = True
         failing = False
@@ -208,10 +222,10 @@ class Candidate:
             self._look()
 
     def _forked(self) -> None:
-        """In a child: the campaign is its own if the parent's had not begun, else it has no part in it."""
-        inherited = self._begun
+        """In a child: the campaign is its own if the parent has left it, else it has no part in it."""
+        takes_part = not self._begun and _forks_for_the_app()
         self._begin_anew()
-        if inherited:
+        if not takes_part:
             self._closed = True
             _candidates.discard(self)
         else:
@@ -331,13 +345,26 @@ def _is_importing(thread: int) -> bool:
     return False
 
 
+def _forks_for_the_app() -> bool:
+    """Whether the fork that runs here, in either process, may be that of a server that has loaded the app."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _module(frame).partition(".")[0] in ("distlock_web", "gevent"):
+        frame = frame.f_back
+    return frame is None or _module(frame) not in NOT_FOR_THE_APP
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
 #: Those of this process that have not been closed. They live without anybody who has them.
 _candidates: set[Candidate] = set()
 
 
 def _leave_to_children() -> None:
-    for candidate in list(_candidates):
-        candidate._leave_to_children()
+    if _forks_for_the_app():
+        for candidate in list(_candidates):
+            candidate._leave_to_children()
 
 
 def _forked() -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import importlib.util
+import multiprocessing
+import os
+import pty
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -20,7 +25,7 @@ from distlock_web.locks import leader as module
 from distlock_web.locks.hold import Hold
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
-from tests.support.forking import beside_threads, in_child
+from tests.support.forking import beside_threads, child_status, end_of, in_child
 from tests.support.revoking import revoke, revoke_the_lock
 from tests.support.waiting import LONG, PATIENCE, eventually
 
@@ -411,7 +416,7 @@ def test_a_child_of_a_leader_does_not_lead_nor_take_part(company: Company) -> No
 
 @beside_threads
 def test_a_process_that_forks_before_the_campaign_leaves_it_to_its_children(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    company: Company, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "GRACE", LONG)
     candidate = company.join("a")
@@ -423,7 +428,68 @@ def test_a_process_that_forks_before_the_campaign_leaves_it_to_its_children(
 
     in_child(child)
     eventually(lambda: not leader_threads(), "the parent takes no part")
+    assert "leaves that to its children for good" in caplog.text
     in_child(child)  # nor one that is forked later
+
+
+def by_popen() -> None:
+    subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None, check=True)
+
+
+def by_process() -> None:
+    worker = multiprocessing.get_context("fork").Process(target=takes_no_part)
+    worker.start()
+    worker.join(PATIENCE)
+    assert worker.exitcode == 0
+
+
+def by_billiard() -> None:
+    worker = pytest.importorskip("billiard").get_context("fork").Process(target=takes_no_part)
+    worker.start()
+    worker.join(PATIENCE)
+    assert worker.exitcode == 0
+
+
+def by_terminal() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os._exit(child_status(takes_no_part))
+    assert end_of(pid) == 0
+    os.close(terminal)
+
+
+class OneProcessEach(socketserver.ForkingTCPServer):
+    def finish_request(self, request: object, client_address: object) -> None:
+        takes_no_part()  # else the child ends with 1
+
+
+def by_server() -> None:
+    with OneProcessEach(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        with socket.create_connection(server.server_address[:2]) as client:  # type: ignore[arg-type]
+            server.handle_request()
+            [pid] = server.active_children or ()
+            client.recv(1)
+            assert end_of(pid) == 0
+        server.active_children = None
+
+
+def takes_no_part() -> None:
+    assert not module._candidates
+    assert not leader_threads()
+
+
+@beside_threads
+@pytest.mark.parametrize("fork", [by_popen, by_process, by_billiard, by_terminal, by_server])
+def test_a_fork_for_something_else_leaves_nothing(
+    company: Company, monkeypatch: pytest.MonkeyPatch, fork: Callable[[], None]
+) -> None:
+    """A command, or a pool, that the app begins with. If each worker does so, else nobody would ever lead."""
+    monkeypatch.setattr(module, "GRACE", LONG)
+    candidate = company.join("a")
+    eventually(leader_threads, "it is about to begin")
+    fork()
+    eventually(lambda: candidate._look() or candidate.is_leader(), "the parent leads")
+    company.saw("start a")
 
 
 ENDINGS = {

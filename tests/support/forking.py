@@ -52,15 +52,18 @@ def begin_child(work: Callable[[], object], fork: Fork = os.fork) -> int:
     """Its pid; its exit status is 0 if the work does not fail."""
     pid = fork()
     if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
+        os._exit(child_status(work))
     return pid
+
+
+def child_status(work: Callable[[], object]) -> int:
+    """Do this in a child; the status for its end."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def end_of(pid: int) -> int:
