@@ -278,7 +278,7 @@ class _Term:
         try:
             self._begin_thread("stop", self._call_stop)
         except RuntimeError:  # the interpreter ends: from Python 3.12 on it starts none any more
-            self._call_stop()
+            self._candidate._context.copy().run(self._in_request, "stop", self._call_stop)
         if not self._stopped.wait(self.expire):
             logger.error(
                 "leader(%r): stop has not returned for %g s. Until it has, this process keeps the lock, as long as the "

@@ -21,6 +21,7 @@ import pytest
 from distlock_web import Candidate, ConfigurationError, LockBusy, configure, current_lease, held_locks, leader, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
+from distlock_web.core.worker import start_thread
 from distlock_web.locks import leader as module
 from distlock_web.locks.hold import Hold
 from distlock_web.locks.lease import scope_of
@@ -307,6 +308,31 @@ def test_start_and_stop_may_close_it(company: Company, caller: str) -> None:
     assert company.did[-1] == "stopped a"
 
 
+def test_a_stop_that_has_no_thread_is_like_one_that_has(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on none starts at the program's end. It is inside of no lock, and may close the candidate."""
+
+    def start(name: str, work: Callable[..., object], *args: object) -> None:
+        if name == "distlock-leader-stop":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start_thread(name, work, *args)
+
+    monkeypatch.setattr(module, "start_thread", start)
+    ready, seen = threading.Event(), []
+
+    def stop() -> None:
+        assert ready.wait(PATIENCE)
+        company.candidates["a"].close()
+        seen.append(current_lease())
+
+    company.join("a", stop=stop)
+    company.saw("start a")
+    ready.set()
+    company.candidates["a"]._resign()
+    company.saw("start a", "stop a", "stopped a")
+    eventually(lambda: not held_locks("scheduler"), "the lock is given back")
+    assert seen == [None]
+
+
 def test_a_store_that_does_not_answer_is_asked_again(company: Company, caplog: pytest.LogCaptureFixture) -> None:
     company.way.cut()
     company.join("a")
@@ -464,13 +490,15 @@ class OneProcessEach(socketserver.ForkingTCPServer):
 
 
 def by_server() -> None:
-    with OneProcessEach(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
-        with socket.create_connection(server.server_address[:2]) as client:  # type: ignore[arg-type]
-            server.handle_request()
-            [pid] = server.active_children or ()
-            client.recv(1)
-            assert end_of(pid) == 0
-        server.active_children = None
+    with (
+        OneProcessEach(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server,
+        socket.create_connection(server.server_address[:2]) as client,  # type: ignore[arg-type]
+    ):
+        server.handle_request()
+        assert server.active_children
+        pid = server.active_children.pop()
+        client.recv(1)
+        assert end_of(pid) == 0
 
 
 def takes_no_part() -> None:
@@ -500,7 +528,7 @@ ENDINGS = {
 }
 PROGRAM = """
 import sys, threading
-from distlock_web import configure, leader
+from distlock_web import configure, current_lease, leader
 from distlock_web.locks import leader as module
 module.GRACE = 0
 configure({"default": {"BACKEND": "memory"}})
@@ -509,7 +537,8 @@ def start():
     print("start", flush=True)
     started.set()
 def stop():
-    print("stop", candidate.is_leader(), flush=True)
+    candidate.close()
+    print("stop", candidate.is_leader(), current_lease(), flush=True)
     ends.set()
 candidate = leader("scheduler", start=start, stop=stop, expire=300)
 started.wait()
@@ -521,7 +550,7 @@ started.wait()
 def test_the_end_of_the_program_stops_it(ending: str) -> None:
     program = [sys.executable, "-c", PROGRAM + ENDINGS[ending]]
     done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.stdout.splitlines() == ["start", "stop False"], done.stderr
+    assert done.stdout.splitlines() == ["start", "stop False None"], done.stderr
 
 
 def test_a_closed_registry_ends_nobody(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
