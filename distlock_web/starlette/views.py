@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -44,10 +45,15 @@ def refuse_registered(function: Callable[..., Any]) -> None:
 
 
 def functions_of(endpoint: Any) -> list[Any]:
-    """What may be locked of an endpoint: itself, or the methods of a class."""
-    if not inspect.isclass(endpoint):
-        return [] if endpoint is None else [endpoint]
-    return [method for name in _METHODS if (method := getattr(endpoint, name, None)) is not None]
+    """What may be locked of an endpoint: itself, what a partial or an object calls, or the methods of a class."""
+    if inspect.isclass(endpoint):
+        return [method for name in _METHODS if (method := getattr(endpoint, name, None)) is not None]
+    found: list[Any] = []
+    for each in wrapped(endpoint):
+        while isinstance(each, partial):  # as Starlette has it
+            each = each.func
+        found += [each] if inspect.isroutine(each) else [each, type(each).__call__]
+    return found
 
 
 def has_once(scope: Any) -> bool:

@@ -26,7 +26,7 @@ from ..locks.lease import Lease
 from ..locks.once import Once
 from .asked import CREDENTIALS, MAX_COMPARED, digest_of, form_parts, is_field_of_rendering, is_form, read_before
 from .framework import RefusedRequest, WebIntegration, is_hidden_view, is_view
-from .once import REPLAYED, keep
+from .once import REPLAYED, keep, warn_of_lost
 from .request_ids import RequestScope, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure
@@ -362,6 +362,12 @@ class ASGIIntegration(WebIntegration):
             # Until the response is made: of a process that dies before that nothing is recorded.
             return {"status": 200, "headers": []}
         return await super().kept_of(result, request, locked)
+
+    async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
+        kept = await super().answer_of(result, args, kwargs, locked)
+        if kept is None and running.get() is not None:
+            warn_of_lost(result, locked)
+        return kept
 
     async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
         asking = running.get()

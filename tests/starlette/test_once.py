@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Body, Depends, FastAPI, File, HTTPException, Response, UploadFile
+from fastapi import Body, Depends, FastAPI, File, HTTPException, Query, Response, UploadFile
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from pydantic import BaseModel
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -209,6 +210,57 @@ async def test_below_a_middleware_that_copies_the_scope_a_view_is_a_view(make_ap
         said = [await client.post("/pay/07", headers={"X-User": name}) for name in ("ann", "ann", "bob")]
     assert [(each.status_code, each.text) for each in said[:2]] == [(200, '"paid"')] * 2
     assert (said[2].status_code, seen) == (422, [("POST /pay/{order}", "ann")])
+
+
+@once(key=KEY, keep="1h")
+async def pay_by(how: Annotated[str, Query()] = "cash") -> dict[str, str]:
+    return {"paid": how}
+
+
+class Payment:
+    @once(key="object:" + KEY, keep="1h")
+    async def __call__(self, how: Annotated[str, Query()] = "card") -> dict[str, str]:
+        return {"paid": how}
+
+
+@functools.wraps(pay_by)
+async def audited(*args: Any, **kwargs: Any) -> dict[str, str]:
+    return await pay_by(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "paid"),
+    [
+        (functools.partial(pay_by, how="card"), "card"),
+        (functools.partial(functools.partial(pay_by), how="card"), "card"),
+        (Payment(), "card"),
+        (functools.partial(Payment(), how="cash"), "cash"),
+        (audited, "cash"),
+    ],
+    ids=["partial", "partial of one", "object", "partial of an object", "decorated"],
+)
+async def test_whatever_is_called_for_an_endpoint_is_its_view(app: FastAPI, endpoint: Any, paid: str) -> None:
+    """Or anybody gets the null of a function that a view calls."""
+    app.post("/pay")(endpoint)
+    async with client_of(app) as client:
+        said = [await client.post("/pay", headers={**HEADERS, "X-Api-Key": name}) for name in ("ann", "ann", "bob")]
+    assert [(each.status_code, each.json()) for each in said[:2]] == [(200, {"paid": paid})] * 2
+    assert (said[1].headers["Idempotency-Replayed"], said[2].status_code) == ("true", 422)
+
+
+async def test_of_a_value_that_is_lost_a_line_is_written(app: FastAPI, caplog: pytest.LogCaptureFixture) -> None:
+    @once(key="help", keep="1h")
+    async def helper() -> str:
+        return "helped"
+
+    @app.post("/help")
+    async def endpoint() -> str | None:
+        return await helper()
+
+    async with client_of(app) as client:
+        said = [(await client.post("/help")).json() for _ in range(2)]
+    assert said == ["helped", None]
+    assert "a repeated call will get None" in caplog.text
 
 
 async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,7 +47,11 @@ def included(app: FastAPI, view: Any) -> None:
     app.include_router(router)
 
 
-@pytest.mark.parametrize("add", [lambda app, view: app.post("/pay")(view), mounted, included])
+def in_a_partial(app: FastAPI, view: Any) -> None:
+    app.post("/pay")(partial(view))
+
+
+@pytest.mark.parametrize("add", [lambda app, view: app.post("/pay")(view), mounted, included, in_a_partial])
 @pytest.mark.parametrize(
     ("view", "message"),
     [
