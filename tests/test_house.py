@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"core", "locks", "web", "cli", "sqlalchemy"},
         {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy", "babel", "flask_babel"},
     ),
-    "starlette": ({"core", "locks", "web"}, {"starlette"}),
+    "starlette": ({"core", "locks", "web"}, {"starlette", "anyio"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),

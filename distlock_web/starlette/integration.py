@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from anyio import CancelScope
 from starlette.exceptions import HTTPException
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.types import Send
 
 from ..locks.decorator import resolved_signature
 from ..locks.hooks import Answer, Args, Kwargs
@@ -28,7 +31,7 @@ class Answered(HTTPException):
     """The first answer again, of an endpoint that returned a value: decorators above it expect no response."""
 
     def __init__(self, response: Response) -> None:
-        super().__init__(response.status_code)
+        super().__init__(response.status_code, "")  # not the status' phrase: not each has one
         self.response = response
 
 
@@ -74,9 +77,13 @@ class StarletteIntegration(asgi.ASGIIntegration):
         if "value" in kept:
             return Answer(unpack(kept["value"]))
         response = self.respond(made_again(kept), request, locked)
-        if kept.get("is_value"):
+        if kept.get("is_value") and not self._is_endpoint(locked, running):
             raise Answered(response)
         return Answer(response)
+
+    def _is_endpoint(self, locked: Any, request: asgi.Request) -> bool:
+        """Whether nothing stands above it: FastAPI takes a response for a value, and dependencies see no exception."""
+        return any(getattr(view, "__wrapped__", None) is locked.function for view in self.views_of(request))
 
     def respond(self, answer: Replay, request: Any, locked: Any) -> Response:
         response = Response(answer.body, answer.status)
@@ -97,6 +104,8 @@ class StarletteIntegration(asgi.ASGIIntegration):
         result.body_iterator = body = LockedAsyncBody(lock, aiter(steps), *_closers(steps))
         if request is not None:
             request.bodies.append(body)
+        if isinstance(result, StreamingResponse):
+            result.stream_response = partial(_stream, result.stream_response, body)  # type: ignore[method-assign]
         return result
 
     def user_of(self, request: asgi.Request) -> Iterator[str]:
@@ -112,6 +121,15 @@ class StarletteIntegration(asgi.ASGIIntegration):
             yield from ("session", content_of(session.items()))
         yield from (request.headers.get(name) or "" for name in CREDENTIALS)
         yield content_of(cookies.items())
+
+
+async def _stream(stream: Callable[[Send], Awaitable[None]], body: LockedAsyncBody[Any], send: Send) -> None:
+    """Close the body before the background task of a client that has gone, which may want the same lock."""
+    try:
+        await stream(send)
+    finally:
+        with CancelScope(shield=True):
+            await body.aclose()
 
 
 def _identity(user: Any) -> object:

@@ -37,6 +37,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+#: The longest that a thread waits for the body of a request: a client that sends it in drops has the thread meanwhile.
+READ_SECONDS = 30.0
 _HOW = "it through the framework"
 
 #: The HTTP request that runs here.
@@ -130,7 +132,12 @@ class Request:
     def body_now(self) -> bytes | int:
         """The same for a view in a thread: the event loop reads."""
         if not in_event_loop():
-            return asyncio.run_coroutine_threadsafe(self.body(), self.loop).result()
+            reading = asyncio.run_coroutine_threadsafe(self.body(), self.loop)
+            try:
+                return reading.result(READ_SECONDS)
+            except TimeoutError as error:
+                reading.cancel()
+                raise KeyUnavailable(f"The request was not whole within {READ_SECONDS:g} s.") from error
         raise ConfigurationError("once on a plain function in an event loop cannot read the body: make it async.")
 
     # Its end ----------------------------------------------------------------------------------------------------------

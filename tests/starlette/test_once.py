@@ -23,6 +23,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 
 from distlock_web import ConfigurationError, distributed_lockable, once
+from distlock_web.web import asgi
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.once import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
@@ -56,6 +57,7 @@ ANSWERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "nothing": (lambda: None, {}),
     "no content": (lambda: None, {"status_code": 204}),
     "model": (lambda: Paid(order=7), {"status_code": 201}),
+    "without a phrase": (lambda: {"paid": 7}, {"status_code": 299}),
     "filtered": (lambda: Paid(order=7), {"response_model": Shown}),
     "injected": (injected, {}),
     "response": (lambda: JSONResponse({"paid": 7}, 201, {"Location": "/payments/7"}), {}),
@@ -368,8 +370,78 @@ async def test_what_a_dependency_commits_before_the_answer_is_a_part_of_the_work
 
     async with client_of(app) as client:
         said = [(await client.post("/pay", headers=HEADERS)).status_code for _ in range(3)]
-    assert (said, len(runs), commits) == ([500, 200, 200], 2, [True, True])
+    assert (said, len(runs), commits) == ([500, 200, 200], 2, [True, True, False])  # of the last one nothing was done
     assert not list_all(app.state.distlock.registry).rows
+
+
+async def test_a_second_answer_is_no_failure_to_what_a_dependency_has_opened(app: FastAPI) -> None:
+    ends: list[str] = []
+
+    async def session() -> AsyncIterator[str]:
+        try:
+            yield "session"
+        except Exception as error:
+            ends.append(type(error).__name__)
+            raise HTTPException(500) from error
+        ends.append("commit")
+
+    @app.post("/pay", status_code=201)
+    @once(key=KEY, keep="1h")
+    async def pay(opened: str = Depends(session)) -> str:
+        return "paid"
+
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (201, b'"paid"')
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert ends == ["commit", "commit"]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+async def test_a_decorator_above_once_gets_no_response_for_a_value(app: FastAPI, wraps: bool) -> None:
+    def doubled(function: Any) -> Any:
+        async def double() -> list[str]:
+            value = await function()
+            assert isinstance(value, str)
+            return [value, value]
+
+        return functools.wraps(function)(double) if wraps else double
+
+    @app.post("/pay", status_code=299, response_model=None)
+    @doubled
+    @once(key=KEY, keep="1h")
+    async def pay() -> str:
+        return "paid"
+
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, first.json()) == (second.status_code, second.json()) == (299, ["paid", "paid"])
+
+
+async def test_a_client_that_sends_its_body_in_drops_keeps_a_thread_for_a_time_only(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "READ_SECONDS", 0.05)
+    pay_endpoint(app, lambda: "paid", plain=True)
+
+    answered = asyncio.Event()
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await answered.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        answered.set()
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/pay", "raw_path": b"", "query_string": b"", "http_version": "1.1",
+        "headers": [(b"idempotency-key", b"7"), (b"content-length", b"7")], "root_path": "",
+    }  # fmt: skip
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not runs
 
 
 async def test_of_two_at_once_one_is_done_and_the_other_is_told_to_come_again(app: FastAPI) -> None:

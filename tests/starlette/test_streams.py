@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import BackgroundTasks
 from fastapi.responses import FileResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
-from distlock_web import current_lease, distributed_lockable, once
+from distlock_web import current_lease, distributed_lockable, lock, once
 from distlock_web.web.held_locks import list_all
 from tests.support.asgi_clients import client_of
 from tests.support.waiting import LONG
@@ -116,6 +118,44 @@ async def test_a_client_that_goes_leaves_no_lock(app: Any, body: str, view: str,
         await app(scope_of(spec_version), receive, send)
     assert not is_held(app)
     assert told == ["chunk: inside", "end: inside"]
+
+
+@pytest.mark.parametrize("given", ["with the response", "by FastAPI"])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_background_task_runs_after_the_lock_also_of_a_client_that_has_gone(
+    app: Any, given: str, leaves: bool
+) -> None:
+    def work() -> None:
+        with lock("export"):  # which would wait for its own request
+            told.append("task")
+
+    @app.get("/export")
+    @distributed_lockable(key="export", expire=LONG)
+    async def export(tasks: BackgroundTasks) -> StreamingResponse:
+        async def steps() -> AsyncIterator[str]:
+            try:
+                yield "1"
+            finally:
+                told.append("end")
+
+        task = BackgroundTask(work)
+        if given == "by FastAPI":
+            tasks.add_task(task)
+        return StreamingResponse(steps(), background=task if given == "with the response" else None)
+
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if leaves and message["type"] == "http.response.body":
+            gone.set()
+            await asyncio.Event().wait()
+
+    await app(scope_of("2.3"), receive, send)
+    assert told == ["end", "task"]
 
 
 async def test_a_request_that_is_cancelled_leaves_no_lock(app: Any) -> None:
