@@ -24,7 +24,7 @@ from ...core.runtime import DICE, Runtime, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
 from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
-from .node import APART_US, Node
+from .node import APART_US, Node, WrongQuorum
 from .quorum import Quorum, gave
 from .scripts import EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
@@ -222,6 +222,9 @@ class RedlockPort:
         tail = [value for claim in claims for value in (claim.token, _ms(claim.expire))]
 
         def all_kept(questions: Sequence[Question]) -> bool:
+            # One that voted with others is waited for: a majority before it does not say whether it still does.
+            if any(isinstance(each.node.no_vote, WrongQuorum) for each in questions):
+                return False
             answers = [each.reply for each in questions if each.answered]
             kept = (len(_fences(given)) >= self._quorum.needed for given in zip(*answers, strict=True))
             return len(answers) >= self._quorum.needed and all(kept)

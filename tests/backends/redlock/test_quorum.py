@@ -199,7 +199,7 @@ def test_a_node_of_another_list_is_not_won_while_it_has_forgotten(
     old([a, b, c])
 
 
-@pytest.mark.parametrize("repair", ["by hand", "it is gone"])
+@pytest.mark.parametrize("repair", ["by hand", "it is gone", "it hangs"])
 def test_who_only_renews_hears_of_a_repaired_node(own_nodes: Servers, open_store: Open, repair: str) -> None:
     """Only a vote made it forget the error, and it lost its leases."""
     port, held = open_store(own_nodes[:3]).renewal_port(), claim()
@@ -215,6 +215,8 @@ def test_who_only_renews_hears_of_a_repaired_node(own_nodes: Servers, open_store
             drive(port.extend([held]))
     if repair == "it is gone":
         own_nodes[0].kill()
+    elif repair == "it hangs":
+        own_nodes[0].pause()
     assert drive(port.extend([held])) == [None]
 
 
