@@ -28,7 +28,7 @@ def know(app: Starlette) -> None:
 def check_routes(app: Starlette, registry: Registry | None) -> None:
     """Look at every endpoint of the app. Raises ``ConfigurationError``."""
     for endpoint in _endpoints(app.routes):
-        name = repr(getattr(endpoint, "__name__", str(endpoint)))
+        name = repr(_name(endpoint))
         if is_locked_elsewhere(endpoint):
             raise registered_without_lock(name, "@app.post or the like")
         for function in functions_of(endpoint):
@@ -41,7 +41,7 @@ def refuse_registered(function: Callable[..., Any]) -> None:
     for app in list(_apps):
         for endpoint in _endpoints(app.routes):
             if any(each is endpoint for each in chain):
-                raise registered_without_lock(repr(endpoint.__name__), "@app.post or the like")
+                raise registered_without_lock(repr(_name(endpoint)), "@app.post or the like")
 
 
 def functions_of(endpoint: Any) -> list[Any]:
@@ -50,10 +50,21 @@ def functions_of(endpoint: Any) -> list[Any]:
         return [method for name in _METHODS if (method := getattr(endpoint, name, None)) is not None]
     found: list[Any] = []
     for each in wrapped(endpoint):
-        while isinstance(each, partial):  # as Starlette has it
-            each = each.func
-        found += [each] if inspect.isroutine(each) else [each, type(each).__call__]
+        called = _called(each)
+        found += [called] if inspect.isroutine(called) else [called, type(called).__call__]
     return found
+
+
+def _called(endpoint: Any) -> Any:
+    """As Starlette has it: what a partial calls."""
+    while isinstance(endpoint, partial):
+        endpoint = endpoint.func
+    return endpoint
+
+
+def _name(endpoint: Any) -> str:
+    called = _called(endpoint)
+    return str(getattr(called, "__name__", type(called).__name__))
 
 
 def has_once(scope: Any) -> bool:
