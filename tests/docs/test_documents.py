@@ -432,6 +432,16 @@ with lock("report:2026"):
 lock("export:7").acquire().release()  # free: the task has released it
 assert export(*queue[0]) == "given up"
 """,
+    ("integrations.md", "A minimal framework"): """
+import asyncio
+told, asked = [], iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+async def receive():
+    return next(asked)
+async def send(message):
+    told.append(message["type"])
+asyncio.run(Mini()({"type": "lifespan"}, receive, send))
+assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+""",
     ("integrations.md", "A database library"): """
 sell("bicycle")
 assert connection.execute("SELECT count(*), min(fence) > 0 FROM sale").fetchone() == (1, 1)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
@@ -275,6 +276,25 @@ async def test_each_app_has_its_stores_and_closes_them_at_its_end(make_app: Make
     await one({"type": "lifespan", "state": {}}, receive, send)
     assert told[-1] == {"type": "lifespan.shutdown.complete"}
     assert closed == [one]
+
+
+async def test_a_middleware_may_answer_for_a_lock_of_its_own(app: Any, gate: Gate) -> None:
+    async def one_at_a_time(request: Request, call_next: Any) -> Any:
+        try:
+            async with lock("all", expire=LONG):
+                return await call_next(request)
+        except LockBusy as error:
+            return refused(error)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=one_at_a_time)
+    shop(app, gate)
+    async with client_of(app) as client:
+        first = asyncio.create_task(client.post("/async/7"))
+        await entered(gate.entered)
+        answer = await client.post("/async/8")
+        gate.opened.set()
+        assert (await first).status_code == 200
+    assert (answer.status_code, answer.json()["code"]) == (409, "lock_busy")
 
 
 async def test_a_websocket_has_the_stores_of_its_app(app: Any) -> None:
