@@ -6,9 +6,8 @@ while a further name is awaited (:func:`keep_alive`). Others know their deadline
 There is one thread for each store of the process, and in a Redis Cluster one for each node that has leases: a server
 that hangs costs no lease at another. A lease is renewed at a third of its ``expire``, as Redisson does it, the first
 ones at once, for that opens the connection. Leases that are due at nearly the same time share one request, on
-connections of their own. A store that does not answer makes
-a lease unsure, and its deadline makes it lost. The thread starts with the first lease and ends with the last; a forked
-child starts its own.
+connections of their own. A store that does not answer makes a lease unsure, and its deadline makes it lost. The thread
+starts with the first lease and ends with the last; a forked child starts its own.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class WatchedHold:
     block that is never left (of an ``ExitStack`` that nobody closes) has its lease until the process ends.
     """
 
-    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
+    __slots__ = ("alive", "due", "gone", "hold", "renew", "stopped", "until")
 
     def __init__(
         self,
@@ -138,6 +137,7 @@ class WatchedHold:
         self.until = until  #: by our clock; None: as long as it is held
         self.alive = alive
         self.gone = gone  #: called once when it is not ``alive``; left out, the lease is left to end by itself
+        self.stopped = False  #: nobody is to look after it any more, whichever thread it is just handed to
         self.due: float
         self.schedule()
 
@@ -179,7 +179,7 @@ class Watchdog:
         self._take_on(watched)
 
     def _take_on(self, watched: Sequence[WatchedHold]) -> None:
-        self._watched.update(dict.fromkeys(watched))
+        self._keep(watched)
         due = min(item.due for item in watched)
         self._dues_arrived.append(due)
         if not self._worker.start():
@@ -187,6 +187,11 @@ class Watchdog:
             raise RuntimeError("The thread that renews leases could not be started: the process has too many threads.")
         if due < self._next:
             self._worker.wake()
+
+    def _keep(self, watched: Sequence[WatchedHold]) -> None:
+        """None that was removed before it came here: its removal may have passed this watchdog already."""
+        self._watched.update(dict.fromkeys(watched))
+        self.remove([item for item in watched if item.stopped])
 
     def remove(self, watched: Sequence[WatchedHold]) -> None:
         for item in watched:
@@ -248,7 +253,7 @@ class Watchdog:
         if not item.hold.check():  # which tells of a loss
             self.remove([item])
             return False
-        if self._hand_over(item):
+        if self._hand_over(item) or item.stopped:
             return False
         if item.renew and item.alive is not None and not item.alive():
             self._tell_gone(item)
@@ -263,11 +268,15 @@ class Watchdog:
         """To the thread of the server that has its lock by now. False: it is this one, or there is no other thread."""
         if (server := item.server) == self._server:
             return False
+        other = _watchdog_of(item.hold.store, server)
+        self.remove([item])  # first: the other thread may hand it back before we go on
         try:
-            _watchdog_of(item.hold.store, server)._take_on([item])
-        except RuntimeError:
-            return False
-        self.remove([item])
+            other._take_on([item])
+        except BaseException as error:
+            self._keep([item])
+            if isinstance(error, RuntimeError):
+                return False
+            raise
         return True
 
     def _tell_gone(self, item: WatchedHold) -> None:
@@ -356,7 +365,9 @@ def _add(watched: Sequence[WatchedHold]) -> None:
 
 
 def _remove(watched: Sequence[WatchedHold]) -> None:
-    """From whichever has them now."""
+    """From whichever has them now, or is just given them."""
+    for item in watched:
+        item.stopped = True
     for watchdog in list(_watchdogs_of(watched[0].hold.store).values()):
         watchdog.remove(watched)
 
@@ -399,9 +410,8 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
         return
     stop = partial(_remove, watched)
     scope.watch(stop)  # first: who is interrupted here stops it
-    _add(watched)
-    if scope.gone is not None:  # perhaps before they were there to be removed
-        stop()
+    if scope.gone is None:  # else it was gone before there was anything to stop
+        _add(watched)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from distlock_web import configure, lock
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
-from distlock_web.locks import watchdog
+from distlock_web.locks import events, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
@@ -147,7 +147,7 @@ def test_it_sleeps_though_others_keep_coming() -> None:
     dog, looks = watchdog.Watchdog(), 0
 
     class Item:
-        renew = False
+        renew = stopped = False
 
         def __init__(self, seconds: float) -> None:
             self._due = now() + seconds
@@ -210,6 +210,113 @@ def test_a_lease_is_renewed_by_the_thread_of_the_server_that_has_it(monkeypatch:
         deadline = scope_of(lease).holds[0].deadline
         wait_until(renewed)
     assert looks_after() == []
+
+
+class Stage:
+    """Two servers, each with its watchdog, and one lease that moves: what happens at a moment is said, no thread runs.
+
+    The watchdogs of both are asked to step by hand. ``moments``: what is done there, once.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.moments, self.has_threads = "a", dict[str, Callable[[], object]](), True
+        monkeypatch.setattr(events, "never_wait_here", lambda: None)  # it is told of this thread for good
+        monkeypatch.setattr(Store, "server_of", lambda store, claim: self._server())
+        hold = scope_of(unrelated("mine")).holds[0]
+        self.item = watchdog.WatchedHold(hold, renew=True)
+        # In the order in which they are asked to remove it.
+        self.b, self.a = (watchdog._watchdog_of(hold.store, server) for server in "ba")
+        for dog in (self.a, self.b):
+            dog._worker = Steps(self, dog)  # type: ignore[assignment]
+        self.a.add([self.item])
+        self.item.due = watchdog.AT_ONCE
+
+    def reached(self, moment: str) -> None:
+        self.moments.pop(moment, lambda: None)()
+
+    def _server(self) -> str:
+        at = self.at
+        self.reached("the server is asked for")
+        return at
+
+    def flap(self) -> None:
+        """Where it was before it has arrived, and the other thread is quick."""
+        self.at = "a"
+        self.b._step()
+
+    def remove(self) -> None:
+        watchdog._remove([self.item])
+
+    def looked_after(self) -> list[str]:
+        return [name for name in "ab" if getattr(self, name)._watched]
+
+
+class Steps:
+    """In place of a worker."""
+
+    runs = True
+
+    def __init__(self, stage: Stage, dog: watchdog.Watchdog) -> None:
+        self._stage = stage
+        self._dog = dog
+
+    def start(self) -> bool:
+        if self._dog is self._stage.a:
+            return True
+        self._stage.reached("the other one has it")
+        return self._stage.has_threads
+
+    def wake(self) -> None:
+        """Nobody sleeps."""
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def test_a_lease_that_is_handed_back_at_once_is_renewed(stage: Stage, injector: FaultInjector) -> None:
+    """Each of two threads left it to the other: nobody renewed it, and nobody said so."""
+    stage.at, stage.moments["the other one has it"] = "b", stage.flap
+    stage.a._step()
+    assert stage.looked_after() == ["a"]
+    stage.a._step()
+    assert injector.calls.count("extend") == 1
+
+
+def test_a_lease_whose_hand_over_fails_stays(stage: Stage) -> None:
+    def broken() -> None:
+        raise LookupError("a bug of ours")
+
+    stage.at, stage.moments["the other one has it"] = "b", broken
+    stage.a._step()
+    assert "a" in stage.looked_after()
+
+
+@pytest.mark.parametrize("has_threads", [True, False], ids=["handed over", "no thread is left"])
+@pytest.mark.parametrize("moment", ["the server is asked for", "the other one has it", "one was passed"])
+def test_a_lease_that_is_removed_while_it_is_handed_over_is_renewed_no_more(
+    stage: Stage, injector: FaultInjector, monkeypatch: pytest.MonkeyPatch, moment: str, has_threads: bool
+) -> None:
+    """It came to the other thread after its removal, and was renewed until the process ended."""
+    stage.at, stage.has_threads = "b", has_threads
+    if moment == "one was passed":
+        remove = watchdog.Watchdog.remove
+
+        def passes(dog: watchdog.Watchdog, items: Sequence[watchdog.WatchedHold]) -> None:
+            remove(dog, items)
+            if dog is stage.b:
+                stage.reached(moment)
+
+        stage.moments[moment] = stage.a._step
+        monkeypatch.setattr(watchdog.Watchdog, "remove", passes)
+        stage.remove()
+    else:
+        stage.moments[moment] = stage.remove
+        stage.a._step()
+    assert not stage.moments
+    assert stage.looked_after() == []
+    assert "extend" not in injector.calls
 
 
 @pytest.mark.parametrize("when", ["before", "while it is added"])
