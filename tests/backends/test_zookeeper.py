@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from distlock_web.backends.zookeeper import ZooKeeperBackend
 from distlock_web.testing.contract import StoreContract
 
 
 class TestZooKeeper(StoreContract):
+    backend = ZooKeeperBackend
     ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
 
     @pytest.fixture

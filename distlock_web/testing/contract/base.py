@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
 
 from distlock_web import BackendUnavailable, configure, lock
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import Capabilities, Claim, Granted
 from distlock_web.core.runtime import new_token
 from distlock_web.locks.lock import Lock
 
@@ -24,8 +24,18 @@ PREFIX = "test:"
 class Cases:
     """The store under test."""
 
+    #: Its class, where a test file names it: what it cannot do is then not collected. Otherwise that is skipped.
+    backend: ClassVar[type[Any] | None] = None
     #: A lease that cases let end, in seconds. That a busy machine is late lets it end sooner, and fails no case.
     ttl: ClassVar[float] = 0.4
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.backend is None:
+            return
+        for name in dir(cls):
+            if lacking(getattr(getattr(cls, name), "pytestmark", ()), cls.backend.capabilities):
+                setattr(cls, name, None)  # pytest collects what can be called
 
     @property
     def kept(self) -> float:
@@ -39,23 +49,29 @@ class Cases:
 
     @pytest.fixture(params=sorted(HARNESSES))
     def harness(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
-        yield from _harness_of(HARNESSES[request.param], settings, request.node)
+        yield from self._harness_of(HARNESSES[request.param], settings, request.node)
 
     @pytest.fixture
     def tasks(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
         """The asyncio harness alone, for what threads do not have: cancellation."""
-        yield from _harness_of(AsyncHarness, settings, request.node)
+        yield from self._harness_of(AsyncHarness, settings, request.node)
+
+    def _harness_of(self, mode: type[Harness], settings: Mapping[str, Any], node: pytest.Item) -> Iterator[Harness]:
+        registry = configure({"default": settings})
+        store = registry.store("default")
+        found = type(store.backend)
+        if self.backend not in (None, found):
+            pytest.fail(f"the cases were chosen for {self.backend}, and this is {found}", pytrace=False)
+        if missing := lacking(node.iter_markers(), store.backend.capabilities):
+            pytest.skip(f"a store without {missing}")
+        yield mode(store)
+        registry.close()
 
 
-def _harness_of(mode: type[Harness], settings: Mapping[str, Any], node: pytest.Item) -> Iterator[Harness]:
-    registry = configure({"default": settings})
-    store = registry.store("default")
-    for marker in node.iter_markers("needs"):
-        for capability in marker.args:
-            if not getattr(store.backend.capabilities, capability):
-                pytest.skip(f"a store without {capability}")
-    yield mode(store)
-    registry.close()
+def lacking(marks: Iterable[pytest.Mark], capabilities: Capabilities) -> str | None:
+    """What a case with these marks needs, and such a store does not have; the first, or None."""
+    needed = (capability for mark in marks if mark.name == "needs" for capability in mark.args)
+    return next((capability for capability in needed if not getattr(capabilities, capability)), None)
 
 
 def needs(*capabilities: str) -> pytest.MarkDecorator:
