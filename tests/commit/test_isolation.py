@@ -45,6 +45,20 @@ LEVELS: list[tuple[Kind, str]] = [
 ]
 
 
+def levels(*kinds: Kind) -> list[Any]:
+    slow = pytest.mark.slow
+    return [pytest.param(each, marks=() if each[0] == "sqlite" else slow) for each in LEVELS if each[0] in kinds]
+
+
+def shops(*kinds: Kind) -> pytest.MarkDecorator:
+    """Where it can happen."""
+    return pytest.mark.parametrize("shop", levels(*kinds), ids=" ".join, indirect=True)
+
+
+#: Nobody else can write to the file of an SQLite while one does, the renewal neither: docs/sql.md.
+where_several_write = shops("postgres", "mariadb")
+
+
 class Shop(NamedTuple):
     """A database with orders, and with the locks."""
 
@@ -78,9 +92,7 @@ class Shop(NamedTuple):
             )
 
 
-@pytest.fixture(
-    params=[pytest.param(each, marks=() if each[0] == "sqlite" else pytest.mark.slow) for each in LEVELS], ids=" ".join
-)
+@pytest.fixture(params=levels("sqlite", "postgres", "mariadb"), ids=" ".join)
 def shop(request: pytest.FixtureRequest, make_database: Callable[..., Database]) -> Iterator[Shop]:
     kind, level = request.param
     database = make_database(kind)
@@ -130,10 +142,8 @@ def test_a_second_click_that_waits_gets_the_receipt(shop: Shop, beside: Beside) 
     assert shop.orders == ["order"]
 
 
+@where_several_write
 def test_a_renewal_undoes_nothing(shop: Shop, beside: Beside) -> None:
-    if shop.kind == "sqlite":
-        pytest.skip("nobody else can write to that file, the renewal neither: docs/sql.md")
-
     def until_it_is_renewed() -> None:
         lease = current_lease()
         assert lease is not None
@@ -144,11 +154,10 @@ def test_a_renewal_undoes_nothing(shop: Shop, beside: Beside) -> None:
     assert shop.orders == ["order"]
 
 
+@where_several_write
 def test_others_with_another_key_are_in_nobodys_way(shop: Shop, beside: Beside) -> None:
     """Each looked for its record before it wrote it, which at these levels is a conflict of two that touch nothing
     in common."""
-    if shop.kind == "sqlite":
-        pytest.skip("one at a time writes to that file")
     together = threading.Barrier(4)
     keys = [f"order {number}" for number in range(4)]
     running: list[Future[Any]] = [beside(shop.order, key, lambda: together.wait(PATIENCE)) for key in keys]
@@ -156,13 +165,12 @@ def test_others_with_another_key_are_in_nobodys_way(shop: Shop, beside: Beside) 
     assert shop.orders == keys
 
 
+@where_several_write
 @pytest.mark.parametrize("moment", ["before the record", "after the record"])
 def test_of_two_whose_leases_overlap_one_commits(
     shop: Shop, beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """A holder that is stopped just before its COMMIT, for longer than its lease: the next one runs meanwhile."""
-    if shop.kind == "sqlite":
-        pytest.skip("nobody has the lock while the first can write")
     record_within = SQLBackend.record_within
     late: list[Future[Any]] = []
 
@@ -194,12 +202,14 @@ def test_of_two_whose_leases_overlap_one_commits(
     assert beside(shop.order, "order", lambda: None).result(PATIENCE) == done
 
 
+@shops("postgres")
 def test_who_is_stopped_before_the_commit_hangs_nobody(
     shop: Shop, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run's record waits for what becomes of his: on a PostgreSQL for as long as he was stopped."""
-    if shop.kind != "postgres":
-        pytest.skip("others have a limit of their own: innodb_lock_wait_timeout, the timeout of a file")
+    """The next run's record waits for what becomes of his: on a PostgreSQL for as long as he was stopped.
+
+    Others have a limit of their own: innodb_lock_wait_timeout, the timeout of a file.
+    """
     record_within = SQLBackend.record_within
     inside, go, limits = threading.Event(), threading.Event(), list[str]()
 

@@ -65,7 +65,8 @@ def skipped_for(reasons: Iterable[str]) -> str | None:
     counted = Counter(found).most_common()
     packages = " ".join(PACKAGES[name] for name, _ in counted if name in PACKAGES)
     names = ", ".join(f"{name} ({number})" for name, number in counted)
-    return f"{len(found)} tests were skipped, without {names}. On Debian and Ubuntu: apt install {packages}"
+    line = f"{len(found)} tests were skipped, without {names}."
+    return f"{line} On Debian and Ubuntu: apt install {packages}" if packages else line
 
 
 def require_redis() -> None:

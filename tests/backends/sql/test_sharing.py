@@ -136,11 +136,10 @@ def test_a_release_that_is_asked_twice_is_one_whoever_has_released_since(port: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("settings", ["postgres", "mariadb"], indirect=True)  # SQLite locks no rows
 def test_a_row_that_somebody_keeps_locked_is_busy_only_where_there_is_no_place(
     port: Port, settings: dict[str, Any]
 ) -> None:
-    if settings["LOCATION"].startswith("sqlite"):
-        pytest.skip("it locks no rows")
     unrelated("a", limit=2)
     with somebody_elses(settings) as connection:
         keep(connection, NAME)
