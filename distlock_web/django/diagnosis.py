@@ -19,12 +19,17 @@ def shared_caches(registry: Registry) -> Iterator[Finding]:
         config = store.config
         place = databases.get(config.cache) if config.cache else _database(config.location)
         for alias, database in databases.items():
-            if database is not None and database == place:
-                yield Finding(
-                    "DL006", "warning", f"The locks are in the same Redis database as the cache {alias!r}.",
-                    f"caches[{alias!r}].clear() empties the database: every lock is gone while its holder still runs.",
-                    "Another database number for one of them, such as redis://.../1.", f"store {store.alias}",
-                )  # fmt: skip
+            # One that the settings name for the locks is for them alone; "default" is what everything else uses.
+            if database is None or database != place or (alias == config.cache != "default"):
+                continue
+            remedy = "Another database number for one of them, such as redis://.../1."
+            if alias == config.cache:
+                remedy = 'A cache for the locks alone, as CACHES["locks"] on redis://.../1, and "CACHE": "locks".'
+            yield Finding(
+                "DL006", "warning", f"The locks are in the same Redis database as the cache {alias!r}.",
+                f"caches[{alias!r}].clear() empties the database: every lock is gone while its holder still runs.",
+                remedy, f"store {store.alias}",
+            )  # fmt: skip
 
 
 def _cache_databases(caches: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, int] | None]]:

@@ -170,14 +170,21 @@ def test_a_cache_in_the_same_database(settings: Any, cache: dict[str, Any], shar
 
 
 def test_the_pool_of_a_cache_is_in_its_database(settings: Any) -> None:
+    backend = "django.core.cache.backends.redis.RedisCache"
     settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:6379/3"},
+        "default": {"BACKEND": backend, "LOCATION": "redis://127.0.0.1:6379/3"},
         "other": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "locks": {"BACKEND": backend, "LOCATION": "redis://127.0.0.1:6379/4"},
     }
     settings.DISTLOCK = {"default": {"CACHE": "default"}}
     [finding] = shared_caches(registry())
     assert (finding.code, finding.where) == ("DL006", "store default")
     assert "caches['default'].clear()" in finding.harm
+    assert '"CACHE": "locks"' in finding.remedy
+    settings.DISTLOCK = {"default": {"CACHE": "locks"}}  # as it says
+    assert list(shared_caches(registry())) == []
+    settings.CACHES = {**settings.CACHES, "locks": settings.CACHES["default"]}
+    assert ["caches['default']" in finding.harm for finding in shared_caches(registry())] == [True]
 
 
 def test_flask(redis_url: str) -> None:
