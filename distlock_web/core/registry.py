@@ -128,28 +128,33 @@ class Store:
         # An SQLite in memory: nobody else sees that, nor has to see its locks.
         if known is not None and cast(FrameworkDatabase, known).address.in_memory:
             config = replace(config, backend="memory", database="", resource=None, options={})
-        where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
         module, _, name = config.path.rpartition(".")
         try:
             backend_class = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            if config.path != config.backend and (why := _of_driver(error)):
-                install = f'pip install "distlock_web[{config.extra}]"'
-                raise ConfigurationError(f"{where} is {config.backend!r}, {why}: {install}.") from error
-            raise ConfigurationError(f"{where}: {config.path} cannot be imported ({error}); {_WANTED}.") from error
+            raise _unimportable(config, error) from error
         for setting in config.given:
             if setting not in backend_class.settings:
                 raise ConfigurationError(
                     f"DISTLOCK[{config.alias!r}] has {setting}, which the backend {config.backend!r} does not use: "
                     f"leave it out."
                 )
-        backend: Backend = backend_class(config)
+        try:
+            backend: Backend = backend_class(config)
+        except ImportError as error:  # what not every address of such a store needs is imported here
+            raise _unimportable(config, error) from error
         check_seconds(config.expire, f'DISTLOCK[{config.alias!r}]["EXPIRE"]', minimum=backend.capabilities.min_expire)
         return backend
 
 
-#: What is right where a backend cannot be imported.
-_WANTED = "it has to be the name of a backend, or the dotted path of a class"
+def _unimportable(config: StoreConfig, error: Exception) -> ConfigurationError:
+    where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
+    if config.path != config.backend and (why := _of_driver(error)):
+        return ConfigurationError(f'{where} is {config.backend!r}, {why}: pip install "distlock_web[{config.extra}]".')
+    return ConfigurationError(
+        f"{where}: {config.path} cannot be imported ({error}); it has to be the name of a backend, or the dotted path "
+        f"of a class."
+    )
 
 
 def _of_driver(error: Exception) -> str:

@@ -76,6 +76,22 @@ def test_a_driver_that_is_too_old_is_not_one_that_is_missing(
         lock("a").acquire()
 
 
+@pytest.mark.parametrize(
+    ("location", "extra"),
+    [("postgresql://host/name", "postgresql"), ("mysql://host/name", "mysql"), ("sqlite:///file", "sqlite")],
+)
+def test_what_an_address_alone_needs_is_named_too(monkeypatch: pytest.MonkeyPatch, location: str, extra: str) -> None:
+    """Locks in Django's database do without SQLAlchemy, so it is imported where the store is made."""
+    for missing in ("sqlalchemy", "sqlalchemy.engine"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "distlock_web.backends.sql.by_url", raising=False)
+    configure({"default": {"LOCATION": location}})
+    with pytest.raises(
+        ConfigurationError, match=rf"driver is not installed \(sqlalchemy\): pip install \"distlock_web\[{extra}\]\"\.$"
+    ):
+        lock("a").acquire()
+
+
 @pytest.mark.parametrize("url", ["redsi://example", "redis://example:port/0"])
 def test_a_wrong_url_of_the_environment_is_blamed_on_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module._configured = None
