@@ -321,8 +321,10 @@ class Database:
                 fault = Fault("gone", "cannot be reached")
             told = self._translated(error, fault, True)
             raise (Unopened(str(told)) if isinstance(told, Locked) else told) from error
-        except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
-            raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
+        except (RuntimeError, TypeError) as error:
+            # Of PyMySQL: what a password needs beside it; a keyword it has not. Of pytest-django: a test has no mark.
+            why = str(error).rstrip(".")
+            raise ConfigurationError(f"{self.address.name} cannot be connected to: {why}.") from error
         finally:
             if connection is not None:
                 self._close(connection)

@@ -176,6 +176,18 @@ def test_an_sqlite_file_that_cannot_be_used(tmp_path: Path) -> None:
     refused(f"sqlite:///{tmp_path}/file", "is no SQLite database", wrong=True)
 
 
+def test_a_test_that_has_not_asked_for_the_database(
+    sqlite_django_settings: dict[str, Any], django_db_blocker: Any
+) -> None:
+    """pytest-django refuses it, and its database may be the developer's."""
+    configure({"default": sqlite_django_settings})
+    with (
+        django_db_blocker.block(),
+        pytest.raises(ConfigurationError, match=r'to: Database access not allowed, use the "django_db" mark.*[^.]\.$'),
+    ):
+        lock("a").acquire()
+
+
 def test_an_sqlite_whose_write_lock_somebody_keeps(sqlite_settings: dict[str, Any]) -> None:
     location = sqlite_settings["LOCATION"]
     make_tables(location)

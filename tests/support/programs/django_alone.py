@@ -106,6 +106,18 @@ def of_the_page() -> str:
         return client.get("/admin/distlock_web/heldlock/").content.decode()
 
 
+def in_a_test_run() -> None:
+    """The locks are in its database. PostgreSQL drops none that somebody is connected to, as they are."""
+    known, creation = connections["default"].settings_dict, connections["default"].creation
+    name = known["NAME"]
+    creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
+    assert known["NAME"] != name
+    hand_over()
+    creation.destroy_test_db(name, verbosity=0)
+    with lock("page:1"):
+        pass
+
+
 def wait_for_a_silent_server() -> None:
     """It answers no more, and its host does: a request is refused all the same, and within its time."""
     known = connections.settings["default"]
@@ -134,6 +146,8 @@ with lock("readers", shared=True):
     call_command("distlock", "list")
 assert "page:1" in of_the_page()
 call_command("distlock", "doctor")
+if database["ENGINE"] == "django.db.backends.postgresql":
+    in_a_test_run()
 if database["ENGINE"] != "django.db.backends.sqlite3":
     wait_for_a_silent_server()
 registry().close()
