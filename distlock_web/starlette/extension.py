@@ -17,7 +17,7 @@ from ..web.asgi import AnswerMiddleware, App, Receive, RequestMiddleware, Scope,
 from ..web.error_responses import REFUSALS
 from . import responses
 from .integration import Answered
-from .views import check_routes, has_once, know, mounted_apps
+from .views import check_routes, has_once, know, mounted_apps, route_of
 
 
 class DistLock:
@@ -102,7 +102,9 @@ async def _answer_again(request: Request, error: Exception) -> Response:
 
 def _route(scope: Any) -> str:
     """Method and route, never the path: its values may be secrets."""
-    # FastAPI's route of a router that was included knows its prefix here only.
-    found = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    found = route_of(scope)
     route = getattr(found, "path", "")
-    return f"{scope.get('method', 'WEBSOCKET')} {scope.get('root_path', '')}{route}" if route else ""
+    # The path of a mount has the values of its parameters, and nobody says which.
+    of_mounts = scope.get("path_params", {}).keys() - getattr(found, "param_convertors", {}).keys()
+    root = "" if of_mounts else scope.get("root_path", "")
+    return f"{scope.get('method', 'WEBSOCKET')} {root}{route}" if route else ""

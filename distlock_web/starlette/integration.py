@@ -11,7 +11,7 @@ from typing import Any
 from anyio import CancelScope
 from starlette.exceptions import HTTPException
 from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Send
 
@@ -24,7 +24,7 @@ from ..web.framework import Given
 from ..web.once import Replay, not_kept
 from ..web.once import replay as made_again
 from ..web.streaming import LockedAsyncBody, StreamLock
-from .views import functions_of, refuse_registered, with_those_above
+from .views import functions_of, refuse_registered, route_of, with_those_above
 
 
 class Answered(HTTPException):
@@ -115,11 +115,11 @@ class StarletteIntegration(asgi.ASGIIntegration):
             known = hasattr(user, "is_authenticated")
             yield from user_parts(user, _identity(user) if known else None)
             return
-        session, cookies = request.scope.get("session"), Request(request.scope).cookies
+        session, cookies = request.scope.get("session"), cookie_parser(request.headers.get("Cookie") or "")
         if session is not None:  # its cookie is signed anew with each answer
             cookies = {name: value for name, value in cookies.items() if name not in _session_cookies(request)}
             yield from ("session", content_of(session.items()))
-        yield from (request.headers.get(name) or "" for name in CREDENTIALS)
+        yield from (request.headers.get(name) or "" for name in (*CREDENTIALS, *_security_headers(request)))
         yield content_of(cookies.items())
 
 
@@ -130,6 +130,18 @@ async def _stream(stream: Callable[[Send], Awaitable[None]], body: LockedAsyncBo
     finally:
         with CancelScope(shield=True):
             await body.aclose()
+
+
+def _security_headers(request: asgi.Request) -> list[str]:
+    """Those that FastAPI's ``APIKeyHeader`` knows a caller of this endpoint by, here or in a dependency."""
+    names, places = set[str](), [getattr(route_of(request.scope), "dependant", None)]
+    while places:
+        if (each := places.pop()) is not None:
+            model: Any = getattr(each.call, "model", None)
+            if getattr(getattr(model, "in_", None), "value", None) == "header":
+                names.add(model.name)
+            places += each.dependencies
+    return sorted(names)
 
 
 def _identity(user: Any) -> object:

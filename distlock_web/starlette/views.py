@@ -67,6 +67,11 @@ def _name(endpoint: Any) -> str:
     return str(getattr(called, "__name__", type(called).__name__))
 
 
+def route_of(scope: Any) -> Any | None:
+    """The route of a request: FastAPI's of a router that was included knows here only what it has of that."""
+    return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+
+
 def has_once(scope: Any) -> bool:
     """Whether somebody has to compare the body of this request, as far as it was routed."""
     endpoint = scope.get("endpoint")

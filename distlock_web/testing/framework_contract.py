@@ -301,7 +301,13 @@ class FrameworkContract:
 
     @pytest.mark.parametrize(
         ("path", "other"),
-        [("/pay/7", {"Authorization": "Bearer other"}), ("/pay/7", {"X-Api-Key": "other"}), ("/pay/8", {})],
+        [
+            ("/pay/7", {"Authorization": "Bearer other"}),
+            ("/pay/7", {"X-Api-Key": "other"}),
+            ("/pay/7", {"Host": "other.example"}),
+            ("/pay/7?pay=other", {}),
+            ("/pay/8", {}),
+        ],
     )
     def test_nobody_else_gets_it(self, site: Site, work: Work, path: str, other: dict[str, str]) -> None:
         self._pay(site)

@@ -42,8 +42,9 @@ class WSGISite:
         copy_context().run(self._send, "GET", path, {}, b"", 1)
 
     def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes, most: int | None) -> Reply:
+        path, _, query = path.partition("?")
         environ = {
-            "REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": unquote(path), "QUERY_STRING": "",
+            "REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": unquote(path), "QUERY_STRING": query,
             "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1", "HTTP_HOST": "localhost",
             "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
             "wsgi.errors": io.StringIO(), "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False,
@@ -88,10 +89,12 @@ class ASGISite:
         copy_context().run(asyncio.run, self._send("GET", path, {}, b"", goes=True))
 
     async def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, goes: bool) -> Reply:
+        path, _, query = path.partition("?")
         said = {"Host": "localhost", "Content-Length": str(len(body)), **headers}
         scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-            "method": method, "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "",
+            "method": method, "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(),
+            "root_path": "",
             "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in said.items()],
             "server": ("localhost", 80), "client": ("127.0.0.1", 1), "state": {}, "extensions": {},
         }  # fmt: skip

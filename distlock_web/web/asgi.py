@@ -48,10 +48,14 @@ serving: ContextVar[Registry | None] = ContextVar("distlock_asgi_stores", defaul
 
 
 class Headers:
-    """A request's headers, by name."""
+    """A request's headers, by name. Of several of one name all count: HTTP/2 may send each cookie by itself."""
 
     def __init__(self, scope: Scope) -> None:
-        self._found = {name.lower(): value for name, value in scope["headers"]}
+        self._found: dict[bytes, bytes] = {}
+        for given, value in scope["headers"]:
+            name = given.lower()
+            between = b"; " if name == b"cookie" else b", "
+            self._found[name] = self._found[name] + between + value if name in self._found else value
 
     def __getitem__(self, name: str) -> str:
         if (value := self.get(name)) is None:

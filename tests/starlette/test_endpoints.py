@@ -253,7 +253,7 @@ async def test_whose_request_it_is_stands_beside_the_lock(make_app: MakeApp, gat
 
 
 async def test_each_app_has_its_stores_and_closes_them_at_its_end(make_app: MakeApp, gate: Gate) -> None:
-    one, other = shop(make_app(store={"PREFIX": "one:"}), gate), shop(make_app(store={"PREFIX": "other:"}), gate)
+    one, other = shop(make_app(store={"PREFIX": "one:"}), gate), shop(make_app(store={"PREFIX": "other:"}), Gate())
     configure({"default": {"BACKEND": "memory"}})
     closed = []
     for app in (one, other):
@@ -262,8 +262,9 @@ async def test_each_app_has_its_stores_and_closes_them_at_its_end(make_app: Make
     async with client_of(one) as first, client_of(other) as second:
         running = asyncio.create_task(first.post("/async/7"))
         await entered(gate.entered)
+        answer = await second.post("/async/7")
         gate.opened.set()
-        assert (await second.post("/async/7")).status_code == (await running).status_code == 200
+        assert answer.status_code == (await running).status_code == 200
     told: list[dict[str, str]] = []
     asked = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
@@ -340,3 +341,21 @@ async def test_a_route_of_a_router_is_shown_with_its_prefix(app: Any, gate: Gate
         gate.opened.set()
         assert (await first).status_code == 200
     assert row.holder.path == "POST /v1/async/{order_id}"
+
+
+async def test_a_mounts_parameters_are_shown_by_nobody(app: Any) -> None:
+    seen: list[str] = []
+
+    @distributed_lockable(key="invite")
+    async def accept(request: Request) -> PlainTextResponse:
+        (row,) = list_all(app.state.distlock.registry).rows
+        seen.append(row.holder.path)
+        return PlainTextResponse("accepted")
+
+    app.router.routes.append(Mount("/invite/{token}", routes=[Route("/accept/{number}", accept)]))
+    app.router.routes.append(Mount("/shop", routes=[Route("/accept/{number}", accept)]))
+    async with client_of(app) as client:
+        for path in ("/invite/secret/accept/7", "/shop/accept/7"):
+            assert (await client.get(path)).text == "accepted"
+    assert "secret" not in seen[0]
+    assert seen[0].startswith("GET ")

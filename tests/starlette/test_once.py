@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Body, Depends, FastAPI, File, HTTPException, Query, Response, UploadFile
+from fastapi import APIRouter, Body, Depends, FastAPI, File, HTTPException, Query, Response, Security, UploadFile
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.security import APIKeyHeader
 from pydantic import BaseModel
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.background import BackgroundTask
@@ -24,6 +25,7 @@ from starlette.requests import Request
 
 from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.web import asgi
+from distlock_web.web.asgi import Headers
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.once import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
@@ -263,6 +265,44 @@ async def test_of_a_value_that_is_lost_a_line_is_written(app: FastAPI, caplog: p
         said = [(await client.post("/help")).json() for _ in range(2)]
     assert said == ["helped", None]
     assert "a repeated call will get None" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "Cookie"])
+async def test_of_a_header_that_is_sent_twice_both_are_compared(app: FastAPI, name: str) -> None:
+    """HTTP/2 may send each cookie by itself."""
+    pay_endpoint(app, lambda: "paid")
+    async with client_of(app) as client:
+        said = [
+            (await client.post("/pay", headers=[*HEADERS.items(), (name, who), (name, "seen=1")])).status_code
+            for who in ("login=ann", "login=ann", "login=bob")
+        ]
+    assert said == [200, 200, 422]
+
+
+def test_headers_of_one_name_are_one() -> None:
+    sent = [(b"Cookie", b"login=ann"), (b"accept", b"a"), (b"cookie", b"seen=1"), (b"Accept", b"b")]
+    headers = Headers({"headers": sent})
+    assert (headers["Cookie"], headers["Accept"]) == ("login=ann; seen=1", "a, b")
+
+
+@pytest.mark.parametrize("where", ["endpoint", "dependency", "router", "app"])
+async def test_a_caller_is_known_by_the_header_of_a_security_scheme(make_app: MakeApp, where: str) -> None:
+    token = APIKeyHeader(name="X-Token")
+
+    async def user(sent: str = Depends(token)) -> str:
+        return sent
+
+    depends = {"dependencies": [Security(token)]}
+    app, router = make_app(FastAPI, **(depends if where == "app" else {})), APIRouter()
+    of_endpoint = {"endpoint": depends, "dependency": {"dependencies": [Depends(user)]}}.get(where, {})
+    pay_endpoint(router, lambda: "paid", **of_endpoint)  # type: ignore[arg-type]
+    app.include_router(router, **(depends if where == "router" else {}))
+    async with client_of(app) as client:
+        said = [
+            (await client.post("/pay", headers={**HEADERS, "X-Token": name})).status_code
+            for name in ("ann", "ann", "bob")
+        ]
+    assert said == [200, 200, 422]
 
 
 async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI) -> None:
