@@ -182,8 +182,9 @@ class Candidate:
                     text = "leader(%r) could not ask for its lock, and tries again: %s"
                     logger.warning(text, self._name, error, exc_info=not known)
                 failing, pause = True, RETRY
-            if pause and not self._is_over:
-                self._pause(pause)
+            until = now() + pause
+            while not self._is_over and (left := until - now()) > 0:  # a wake-up of before does not end it
+                self._pause(left)
 
     @property
     def _is_over(self) -> bool:
@@ -208,9 +209,11 @@ class Candidate:
             if begins:
                 term.serve()
         finally:
-            _give_back(lease, self._name)
-            self._term = None
-            term.over.set()
+            try:
+                _give_back(lease, self._name)
+            finally:
+                self._term = None
+                term.over.set()
         return term.expire if term.failed else 0.0
 
     # Forks ----------------------------------------------------------------------------------------------------------

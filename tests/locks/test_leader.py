@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import pty
@@ -24,7 +25,7 @@ from distlock_web.core.runtime import now
 from distlock_web.core.worker import start_thread
 from distlock_web.locks import leader as module
 from distlock_web.locks.hold import Hold
-from distlock_web.locks.lease import scope_of
+from distlock_web.locks.lease import Lease, scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.forking import beside_threads, child_status, end_of, in_child
 from tests.support.revoking import revoke, revoke_the_lock
@@ -221,10 +222,25 @@ def test_a_start_that_fails_lets_others_try(
     assert "leader('scheduler'): start failed" in caplog.text
 
 
-def test_and_it_tries_again_after_the_time_of_a_lease(company: Company) -> None:
-    answers = iter([fail, fail])
-    company.join("a", start=lambda: next(answers, lambda: None)(), expire=0.2)
-    eventually(lambda: company.did.count("start a") >= 3, "it tries until it succeeds")
+def test_and_it_tries_again_after_the_time_of_a_lease(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it has failed before anybody looked: the wake-up that comes of it ends no pause."""
+
+    def start(name: str, work: Callable[..., object], *args: object) -> None:
+        thread = start_thread(name, work, *args)
+        if name == "distlock-leader-start":
+            thread.join(PATIENCE)
+
+    monkeypatch.setattr(module, "start_thread", start)
+    tried: list[float] = []
+
+    def fail_twice() -> None:
+        tried.append(now())
+        if len(tried) < 3:
+            fail()
+
+    company.join("a", start=fail_twice, expire=0.2)
+    eventually(lambda: len(tried) >= 3, "it tries until it succeeds")
+    assert all(later - earlier >= 0.2 for earlier, later in itertools.pairwise(tried)), tried
 
 
 def test_a_start_that_is_slow_keeps_nobody_from_giving_up(company: Company) -> None:
@@ -331,6 +347,17 @@ def test_a_stop_that_has_no_thread_is_like_one_that_has(company: Company, monkey
     company.saw("start a", "stop a", "stopped a")
     eventually(lambda: not held_locks("scheduler"), "the lock is given back")
     assert seen == [None]
+
+
+def test_close_returns_whatever_the_release_raises(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    company.join("a")
+    company.saw("start a")
+    term = company.candidates["a"]._term
+    assert term is not None
+    monkeypatch.setattr(Lease, "release", lambda _: fail())
+    company.candidates["a"]._resign()
+    assert term.over.wait(PATIENCE)
+    assert not company.leaders()
 
 
 def test_a_store_that_does_not_answer_is_asked_again(company: Company, caplog: pytest.LogCaptureFixture) -> None:
@@ -553,11 +580,13 @@ def test_the_end_of_the_program_stops_it(ending: str) -> None:
     assert done.stdout.splitlines() == ["start", "stop False None"], done.stderr
 
 
-def test_a_closed_registry_ends_nobody(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reconfigured process asks the new store."""
+def test_a_closed_registry_ends_nobody(company: Company) -> None:
+    """A process that is configured anew leads on in the store that it has asked, and asks the new one next."""
     company.join("a")
     company.saw("start a")
-    company.candidates["a"].close()
     configure({"default": {"BACKEND": "memory"}})
     company.join("b")
-    eventually(lambda: company.leaders() == ["b"], "it leads in the new one")
+    company.saw("start a", "start b")
+    assert company.leaders() == ["a", "b"]
+    company.candidates["a"].close()
+    company.saw("start a", "start b", "stop a", "stopped a")
