@@ -2,7 +2,8 @@
 
 A thread queues for the lock, and holds it while this process leads. ``stop`` is called when the lease is lost, and
 sooner: when renewals have failed until a third of it is left. The lock is given back when ``stop`` has returned, so
-two that can speak to the store are never at work at one time.
+two that can speak to the store are never at work at one time. One that cannot has the last third of its lease for
+``stop``: if that takes longer, another one starts beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GRACE = 2.0
 LONGEST_IMPORT = 60.0
 #: Whose children do not serve the app: commands, and pools that end their children without a word.
 NOT_FOR_THE_APP = {"subprocess", "pty", "socketserver", "multiprocessing.popen_fork", "billiard.popen_fork"}
-#: Seconds in the queue at a time: one that is closed there leaves at the end of them.
+#: Seconds in the queue at a time: one that is closed there leaves at the end of them. Each end is an event ``busy``.
 QUEUE = 60.0
 #: Seconds until the next try when the store does not answer.
 RETRY = 1.0
@@ -63,13 +64,17 @@ def leader(
     left. Then the next process in the queue starts. A process that is killed leads until its lease of ``expire``
     seconds is over.
 
+    The lock is kept until ``stop`` has returned, or raised, as long as the store answers. If the store does not,
+    ``stop`` has a third of ``expire`` to return before another process may start. The end of the program waits up to
+    ``expire`` seconds for ``stop``.
+
     Call it in ``wsgi.py`` or ``asgi.py``, in every worker. Leading begins two seconds after the import is over. A
     process that calls ``os.fork()`` before (``gunicorn --preload``) leaves it to its children, which is logged. A child
     of a later fork does not take part, nor does one of ``subprocess``, ``multiprocessing`` or Celery's pool.
 
     If ``start`` raises, the lock is released without ``stop``, and this process tries again after ``expire`` seconds.
     If ``start`` is still running when it is time to stop, ``stop`` is called beside it, and once more when it has
-    returned. Until ``stop`` has returned, or raised, the lock is kept. Both are plain functions.
+    returned. Both are plain functions.
 
     Raises ``ConfigurationError`` for a coroutine function, or an option that is not possible.
     """
