@@ -58,8 +58,11 @@ class SaveOnceMixin(Base):
 
     def get_urls(self) -> list[URLPattern]:
         urls: list[URLPattern] = super().get_urls()
+        model = self.model._meta
+        # A name that only ends so is another view, such as auth_user_password_change: nothing here opens its transaction.
+        locked = {f"{model.app_label}_{model.model_name}_{view}" for view in ("add", "change", "changelist")}
         for each in urls:
-            if (getattr(each, "name", None) or "").endswith(("_add", "_change", "_changelist")):
+            if getattr(each, "name", None) in locked:
                 # Django would open the transaction of ATOMIC_REQUESTS around the lock, and commit it after that.
                 each.callback._non_atomic_requests = {*connections.settings}  # type: ignore[attr-defined]
         return urls

@@ -232,6 +232,16 @@ def test_an_admin_with_a_transaction_of_its_own(window: Window) -> None:
     assert User.objects.filter(username="ann").count() == 1
 
 
+def test_a_view_that_is_not_saved_once_keeps_its_transaction(clicks: Clicks, window: Window) -> None:
+    """That of a password's change is called auth_user_password_change: it lost that of ATOMIC_REQUESTS."""
+    user = User.objects.get(username="admin")
+    clicks.begin(fails=1)
+    form = {"usable_password": "true", "password1": "s3cret-s3cret", "password2": "s3cret-s3cret"}
+    assert window.post(f"auth/user/{user.pk}/password/", form).status_code == 500
+    user.refresh_from_db()
+    assert user.check_password("s3cret-s3cret") is not connections.settings["default"]["ATOMIC_REQUESTS"]
+
+
 def test_without_the_field_it_is_djangos(window: Window) -> None:
     """A program, or a project's own template without the block."""
     window.field = {}

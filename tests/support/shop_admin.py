@@ -117,7 +117,9 @@ class OrderAdmin(SaveOnceMixin, PlainAdmin):
 
 
 class OnceUserAdmin(SaveOnceMixin, UserAdmin):  # type: ignore[type-arg]
-    pass
+    def log_change(self, *args: Any, **kwargs: Any) -> Any:
+        clicks.work()
+        return super().log_change(*args, **kwargs)
 
 
 plain, site = admin.AdminSite("plain"), admin.AdminSite("admin")
