@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.runtime import DICE, IDENT_DIGITS, now
@@ -13,7 +13,7 @@ from .faults import SILENT, Fault, of_mysql, of_postgresql, of_sqlite
 from .schema import Table
 from .sockets import keep_alive
 from .statement import Placeholder, Statement, execute
-from .watched import Unanswered, Watched
+from .watched import Unanswered, Watched, WatchedMySQL
 
 
 def channel_of(token: str) -> str:
@@ -35,6 +35,7 @@ class Dialect:
     title: str  #: for messages
     kind: str
     extra: str  #: what to install for it
+    drivers: Mapping[str, str] = {}  #: that a framework may have for it: module → what it is called. Empty: any
     timeout: float  #: seconds
     clock: str  #: an expression: its time in microseconds
     notify: Statement | None = None  #: tells ``:channel`` the ``:token`` when it is committed
@@ -93,6 +94,7 @@ class Dialect:
 
 class PostgreSQL(Dialect):
     title, kind, extra = "PostgreSQL", "postgresql", "postgresql"
+    drivers: Mapping[str, str] = {"psycopg": "psycopg", "psycopg2": "psycopg2"}
     # Of the statement's beginning: an index can be searched for it, and a lease begins before the row was locked.
     clock = "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)"
     notify: Statement | None = Statement("SELECT pg_notify(:channel, :token)")
@@ -162,6 +164,7 @@ class PostgreSQL(Dialect):
 
 class MySQL(Dialect):
     kind, extra = "mysql", "mysql"
+    drivers: Mapping[str, str] = {"MySQLdb": "mysqlclient", "pymysql": "PyMySQL"}
     # No UNIX_TIMESTAMP: it goes by the session's time zone, in which an hour of autumn comes twice.
     clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
@@ -180,7 +183,7 @@ class MySQL(Dialect):
 
     def adopt(self, connection: Any) -> Any:
         if not hasattr(connection, "_read_timeout"):
-            connection = Watched(connection, self.timeout)
+            connection = WatchedMySQL(connection, self.timeout)
         keep_alive(connection._sock, KEEPALIVE)
         return connection
 

@@ -64,15 +64,35 @@ class Watched:
 
     def notifies(self, timeout: float) -> Iterator[Any]:
         """psycopg2's, as psycopg 3 has them."""
-        with selectors.DefaultSelector() as selector:  # select() knows no descriptor above 1,023
-            selector.register(self._sock, selectors.EVENT_READ)
-            if selector.select(timeout):
-                self._connection.poll()
+        if self._wait(timeout):
+            self._connection.poll()
         while self._connection.notifies:
             yield self._connection.notifies.pop(0)
 
+    def _wait(self, timeout: float | None) -> bool:
+        """Whether there is something to read, if only the connection's end."""
+        with selectors.DefaultSelector() as selector:  # select() knows no descriptor above 1,023
+            selector.register(self._sock, selectors.EVENT_READ)
+            return bool(selector.select(timeout))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
+
+
+class WatchedMySQL(Watched):
+    """mysqlclient's own limit is that of its beginning, for good: it would end a COMMIT that is waited for, and leave
+    it to the server, while the next one is tried beside it. So it reads when there is something to read.
+    """
+
+    def cursor(self) -> _Cursor:
+        cursor = self._connection.cursor()
+        cursor.connection = self  # whose query() it calls
+        return _Cursor(self, cursor)
+
+    def query(self, text: bytes) -> None:
+        self._connection.send_query(text)
+        self._wait(None)
+        self._connection.read_query_result()
 
 
 class _Cursor:

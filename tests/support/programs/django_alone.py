@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.abc import MetaPathFinder
 from typing import Any
 
@@ -54,6 +55,7 @@ from django.test import Client  # noqa: E402
 from django.urls import path  # noqa: E402
 
 from distlock_web import BackendUnavailable, distributed_lockable, lock, once  # noqa: E402
+from distlock_web.backends.sql.statement import Statement  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
 from tests.support.proxy import Proxy  # noqa: E402
 
@@ -118,6 +120,18 @@ def in_a_test_run() -> None:
         pass
 
 
+def wait_without_a_limit() -> None:
+    """As a COMMIT is waited for of which nobody else has to know: for longer than any answer may take otherwise."""
+    requests: Any = registry().store("default").backend
+    sleep = "pg_sleep" if database["ENGINE"].endswith("postgresql") else "SLEEP"
+
+    def work(transaction: Any) -> None:
+        transaction.wait_for_the_commit()
+        transaction.run(Statement(f"SELECT {sleep}(2.5)"))
+
+    requests._requests.run(work, begin=False)
+
+
 def wait_for_a_silent_server() -> None:
     """It answers no more, and its host does: a request is refused all the same, and within its time."""
     known = connections.settings["default"]
@@ -134,6 +148,8 @@ def wait_for_a_silent_server() -> None:
 
 call_command("migrate", verbosity=0)
 call_command("check", fail_level="WARNING")
+has_server = database["ENGINE"] != "django.db.backends.sqlite3"
+waiting = ThreadPoolExecutor(1).submit(wait_without_a_limit if has_server else int)
 with lock(["a", "b"], renew=True) as lease:
     lease.extend()
     assert all(lease.fences.values())
@@ -146,9 +162,12 @@ with lock("readers", shared=True):
     call_command("distlock", "list")
 assert "page:1" in of_the_page()
 call_command("distlock", "doctor")
+if has_server:
+    waiting.result(60)
+    print("answered")
 if database["ENGINE"] == "django.db.backends.postgresql":
     in_a_test_run()
-if database["ENGINE"] != "django.db.backends.sqlite3":
+if has_server:
     wait_for_a_silent_server()
 registry().close()
 drivers = {"sqlalchemy", "psycopg", "psycopg2", "pymysql", "MySQLdb", "_sqlite3"}
