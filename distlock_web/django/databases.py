@@ -26,15 +26,21 @@ class DjangoDatabase:
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self.driver = connections[alias].Database  # type: ignore[attr-defined]
-        self.migrated = self.address.kind != "sqlite"
-        self._file = self.address
+        found = address_of(connections[alias])
+        self.migrated = found.kind != "sqlite"
+        self._file = None if self.migrated else found  #: of an SQLite: where its locks are
 
     @property
     def address(self) -> DatabaseAddress:
         found = address_of(connections[self._alias])
-        if found.kind == "sqlite" and not (found.in_memory and hasattr(self, "_file")):
+        if self._file is None:
+            return found
+        # A test run has its SQLite in memory, where nobody can have a second connection of his own. A store that it is
+        # the first to use has its locks in memory, too. One that was used before, such as when the project is loaded,
+        # goes on in the file beside that of the project: whoever has a lock there has to find it.
+        if not found.in_memory:
             self._file = found
-        return self._file if found.kind == "sqlite" else found
+        return self._file
 
     @property
     def version(self) -> object:

@@ -59,7 +59,7 @@ class SaveOnceMixin(Base):
     def get_urls(self) -> list[URLPattern]:
         urls: list[URLPattern] = super().get_urls()
         model = self.model._meta
-        # A name that only ends so is another view, such as auth_user_password_change: nothing here opens its transaction.
+        # A name that only ends so is another view's, such as auth_user_password_change: its transaction is Django's.
         locked = {f"{model.app_label}_{model.model_name}_{view}" for view in ("add", "change", "changelist")}
         for each in urls:
             if getattr(each, "name", None) in locked:
