@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...core.config import DatabaseAddress, FrameworkDatabase
+from ...core.errors import ConfigurationError
 from .dialects import Dialect
 from .watched import Unanswered, Watched
 
@@ -17,6 +19,8 @@ class ByFramework:
     def __init__(self, known: FrameworkDatabase, dialect: Dialect, connect_args: Mapping[str, Any]) -> None:
         self._known, self._dialect, self._connect_args = known, dialect, connect_args
         self.errors: tuple[type[Exception], ...] = (known.driver.Error, Unanswered)
+        if dialect.drivers and _root(known.driver.__name__) not in dialect.drivers:
+            raise self._refused(f"its driver is {known.driver.__name__}")
 
     @property
     def name(self) -> str:
@@ -31,7 +35,9 @@ class ByFramework:
         place = self._known.address
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        return place if place.kind != "sqlite" else DatabaseAddress(place.kind, f"{real_path(place.name)}.locks")
+        if place.kind == "sqlite":
+            return DatabaseAddress(place.kind, f"{real_path(place.name)}.locks")
+        return replace(place, connect_args={**place.connect_args, **self._connect_args})
 
     @property
     def version(self) -> object:
@@ -43,6 +49,7 @@ class ByFramework:
         def adopt(connection: Any) -> None:
             nonlocal adopted
             adopted = connection  # first: it is closed if it cannot be used
+            self._check(connection)
             adopted = self._dialect.adopt(connection)
 
         place, said = self.place, self._dialect.connect_args()
@@ -57,6 +64,23 @@ class ByFramework:
         if isinstance(adopted, Watched):
             adopted.disarm()
         return adopted
+
+    def _check(self, connection: Any) -> None:
+        """A pool of the framework's would lend the project what we have changed, and have it back where we close it."""
+        drivers, kind = self._dialect.drivers, connection.__class__
+        if drivers and not any(_root(base.__module__) in drivers for base in kind.__mro__):
+            raise self._refused(f"its connections are {kind.__module__}.{kind.__qualname__}")
+
+    def _refused(self, why: str) -> ConfigurationError:
+        known = " or ".join(self._dialect.drivers.values())
+        return ConfigurationError(
+            f"{self.name} cannot be used for locks, for {why}: they need a plain connection of {known}. Let the ENGINE "
+            f"of this database be one with such a driver, or give the locks a LOCATION of their own."
+        )
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def real_path(name: str) -> str:

@@ -57,7 +57,7 @@ def _search_path(said: Mapping[str, Any]) -> str:
 
 def _place(kind: str, said: Mapping[str, Any]) -> tuple[str, ...]:
     """The name, host and port, as the arguments of a driver say them, and where it reads more."""
-    name = next((said[word] for word in ("dbname", "database", "db") if word in said), "")
+    name = next((said[word] for word in ("db", "database", "dbname") if said.get(word)), "")  # the last: its own place
     host = str(said.get("hostaddr") or said.get("host") or "")
     if host.startswith("/"):
         host = os.path.realpath(host)

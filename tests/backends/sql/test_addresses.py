@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, configure, lock
-from distlock_web.core.config import DatabaseAddress, parse
+from distlock_web.backends.sql.address import address
+from distlock_web.backends.sql.callers import is_at
+from distlock_web.core.config import DatabaseAddress, StoreConfig, parse
 from distlock_web.core.registry import Registry
 from distlock_web.django.stores import RESOURCES
 from tests.support.databases import Database, django_alias
@@ -138,3 +140,66 @@ def test_a_schema_beside_tables_that_a_framework_migrates_is_refused() -> None:
     registry = configure({"default": settings}, resources={"DATABASE": lambda name: known})
     with pytest.raises(ConfigurationError, match=r'"schema" beside DATABASE.*search_path'):
         _ = registry.store("default").backend
+
+
+@pytest.mark.parametrize(
+    ("kind", "connect_args", "same"),
+    [
+        ("postgresql", {}, True),
+        ("postgresql", {"sslmode": "require"}, True),
+        ("postgresql", {"options": "-c geqo=off"}, True),
+        ("postgresql", {"options": "-c search_path=locks"}, False),
+        ("postgresql", {"host": "elsewhere"}, False),
+        ("postgresql", {"hostaddr": "10.0.0.7"}, False),
+        ("postgresql", {"service": "locks"}, False),
+        ("postgresql", {"dbname": "locks"}, False),
+        ("mysql", {}, True),
+        ("mysql", {"charset": "utf8mb4"}, True),
+        ("mysql", {"host": "elsewhere"}, False),
+        ("mysql", {"database": "locks"}, False),
+        ("mysql", {"db": "locks"}, False),
+        ("mysql", {"read_default_file": "/etc/locks.cnf"}, False),
+    ],
+)
+def test_what_the_locks_alone_are_told_may_lead_elsewhere(kind: str, connect_args: dict[str, str], same: bool) -> None:
+    """``once`` took it for the project's own place: its record was written by the project's transaction, over there."""
+    project = DatabaseAddress(kind, "shop", connect_args={"connect_timeout": 3})
+    config = StoreConfig(
+        "default", backend="sql", resource=lambda: known_at(project), options={"connect_args": connect_args}
+    )
+    assert is_at(address(config), project) is same
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver", "works"),
+    [("mysql", "mysql.connector", "mysqlclient or PyMySQL"), ("postgresql", "pg8000.dbapi", "psycopg or psycopg2")],
+)
+def test_a_driver_of_a_framework_that_locks_cannot_use_is_refused(kind: str, driver: str, works: str) -> None:
+    """Whatever calls itself a MySQL was taken: the first lock was an AttributeError of the driver's."""
+    known = known_at(DatabaseAddress(kind, "shop"))
+    known.driver.__name__ = driver
+    registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+    with pytest.raises(ConfigurationError, match=f"its driver is {driver}: they need a plain connection of {works}"):
+        _ = registry.store("default").backend
+
+
+class Lent:
+    """A connection of a pool, as SQLAlchemy has it: it shows all that the driver's own has."""
+
+    closed = False
+    pgconn = _read_timeout = _sock = None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_a_connection_of_a_frameworks_pool_is_refused_and_given_back(kind: str) -> None:
+    known, lent = known_at(DatabaseAddress(kind, "shop")), Lent()
+    known.connect = lambda before, after, file, adopt: adopt(lent)
+    configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+    with pytest.raises(
+        ConfigurationError, match=r"its connections are tests\..*\.Lent: they need a plain connection of"
+    ):
+        lock("a").acquire()
+    assert lent.closed

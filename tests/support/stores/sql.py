@@ -116,5 +116,8 @@ def sqlite_django_settings(tmp_path: Path, django_db_blocker: Any) -> Iterator[d
 
 def known_at(address: DatabaseAddress) -> Any:
     """A framework's database at this address, to which nobody connects."""
-    driver = SimpleNamespace(Error=Exception)
+    driver = SimpleNamespace(
+        Error=type("Error", (Exception,), {}),
+        __name__={"postgresql": "psycopg", "mysql": "MySQLdb"}.get(address.kind, ""),
+    )
     return SimpleNamespace(address=address, migrated=address.kind != "sqlite", driver=driver, version=None)
