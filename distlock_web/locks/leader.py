@@ -23,6 +23,7 @@ from ..core.keys import whole_key
 from ..core.runtime import ThreadParker, after_fork, around_fork, check_process, drive, now, refuse_in_event_loop
 from ..core.worker import start_thread
 from .call_site import call_site
+from .events import log_fields
 from .lease import Lease, scope_of
 from .lock import Lock
 from .options import LockOptions, options_of
@@ -90,6 +91,7 @@ def leader(
         "wait": QUEUE, "renew": True, "on_lost": candidate._look,
     }  # fmt: skip
     candidate._lock = Lock((whole_key(key),), options_of(options), call_site(sys._getframe(1)))
+    candidate._fields = log_fields("leader", store or "", key, key)
     candidate._enter(inside=threading.get_ident())
     return candidate
 
@@ -98,6 +100,7 @@ class Candidate:
     """What ``leader(...)`` gives: whether this process leads, and the way to end that."""
 
     _lock: Lock
+    _fields: dict[str, object]  #: for log records
 
     def __init__(self, name: str, start: Function, stop: Function) -> None:
         self._name = name
@@ -169,6 +172,7 @@ class Candidate:
                     self._name,
                     os.getpid(),
                     GRACE,
+                    extra=self._fields,
                 )
             return
         self._begun = True
@@ -185,7 +189,7 @@ class Candidate:
                 if not failing:  # once, not each second
                     known = isinstance(error, BackendUnavailable)
                     text = "leader(%r) could not ask for its lock, and tries again: %s"
-                    logger.warning(text, self._name, error, exc_info=not known)
+                    logger.warning(text, self._name, error, exc_info=not known, extra=self._fields)
                 failing, pause = True, RETRY
             until = now() + pause
             while not self._is_over and (left := until - now()) > 0:  # a wake-up of before does not end it
@@ -240,7 +244,8 @@ class Candidate:
             try:
                 self._enter(inside=threading.get_ident())
             except RuntimeError:
-                logger.exception("leader(%r) has no thread in this process, which never leads", self._name)
+                text = "leader(%r) has no thread in this process, which never leads"
+                logger.exception(text, self._name, extra=self._fields)
 
 
 class _Term:
@@ -254,6 +259,7 @@ class _Term:
         self._candidate = candidate
         self._name = candidate._name
         self._lease = lease
+        self._fields = scope_of(lease).log_fields("leader")
         self._resigned = False
         self._started, self._stopped = threading.Event(), threading.Event()
 
@@ -266,12 +272,12 @@ class _Term:
 
     def serve(self) -> None:
         """Call ``start``, and ``stop`` when it is time."""
-        logger.info("This process is the leader %r", self._name)
+        logger.info("This process is the leader %r", self._name, extra=self._fields)
         try:
             try:
                 self._begin_thread("start", self._call_start)
             except RuntimeError as error:  # too many threads, or the interpreter ends: others may have more
-                logger.warning("leader(%r) has no thread for start: %s", self._name, error)
+                logger.warning("leader(%r) has no thread for start: %s", self._name, error, extra=self._fields)
                 self.failed = True
             while not (self.failed or self._candidate._is_over) and self.has_time():
                 self._candidate._pause(min(LOOK_EVERY, self._lease.remaining - self.expire / 3))
@@ -282,7 +288,7 @@ class _Term:
 
     def _end(self) -> None:
         why = f"the lease is lost ({self._lease.reason})" if self._lease.lost else "it gives up in time"
-        logger.info("This process is no longer the leader %r: %s", self._name, why)
+        logger.info("This process is no longer the leader %r: %s", self._name, why, extra=self._fields)
         try:
             self._begin_thread("stop", self._call_stop)
         except RuntimeError:  # the interpreter ends: from Python 3.12 on it starts none any more
@@ -293,6 +299,7 @@ class _Term:
                 "store answers, and nobody else starts.",
                 self._name,
                 self.expire,
+                extra=self._fields,
             )
             self._stopped.wait()
 
@@ -308,7 +315,8 @@ class _Term:
         try:
             _call(self._candidate._start)
         except BaseException:  # also a sys.exit()
-            logger.exception("leader(%r): start failed, and another process may try", self._name)
+            text = "leader(%r): start failed, and another process may try"
+            logger.exception(text, self._name, extra=self._fields)
             self.failed = self._resigned = True
         finally:
             self._started.set()
@@ -329,7 +337,8 @@ class _Term:
         try:
             _call(self._candidate._stop)
         except BaseException:
-            logger.exception("leader(%r): stop failed. The lock is released all the same.", self._name)
+            text = "leader(%r): stop failed. The lock is released all the same."
+            logger.exception(text, self._name, extra=self._fields)
 
 
 def _call(function: Function) -> None:
@@ -340,7 +349,7 @@ def _give_back(lease: Lease, name: str) -> None:
     try:
         lease.release()
     except DistLockError as error:  # lost, or the store does not answer: it ends by itself
-        logger.warning("leader(%r): %s", name, error)
+        logger.warning("leader(%r): %s", name, error, extra=scope_of(lease).log_fields("leader"))
 
 
 def _is_importing(thread: int) -> bool:
