@@ -83,7 +83,7 @@ class StarletteIntegration(asgi.ASGIIntegration):
 
     def _is_endpoint(self, locked: Any, request: asgi.Request) -> bool:
         """Whether nothing stands above it: FastAPI takes a response for a value, and dependencies see no exception."""
-        return any(getattr(view, "__wrapped__", None) is locked.function for view in self.views_of(request))
+        return getattr(request.scope.get("endpoint"), "__wrapped__", None) is locked.function
 
     def respond(self, answer: Replay, request: Any, locked: Any) -> Response:
         response = Response(answer.body, answer.status)
