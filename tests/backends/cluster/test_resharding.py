@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from distlock_web import BackendUnavailable, LockBusy, lock
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.redis.cluster import route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
@@ -195,6 +195,37 @@ def test_a_renewal_does_not_follow_a_moving_slot_for_long(
     assert extended is None
     move.finish()
     for lease in (moving, other):
+        lease.release()
+
+
+@pytest.mark.parametrize("shape", ["moved", "many moved", "ahead of its slot"])
+def test_a_renewal_does_not_wait_for_the_node_that_a_slot_moved_to(cluster: Cluster, shape: str) -> None:
+    """That began to hang. A lease was lost whose renewal the node before had answered: its answer was not looked at."""
+    configure({"default": {"LOCATION": cluster.url, "OPTIONS": {"socket_timeout": 20}}})
+    port, source = registry().store("default").backend.renewal_port(), cluster.serving(SLOT)
+    target = next(master for master in cluster.masters if master is not source)
+    keys = [cluster.name_at(source, f"moving{n}:") for n in range(30 if shape == "many moved" else 1)]
+    moving = [unrelated(key, expire=300) for key in keys]
+    staying, there = (unrelated(cluster.name_at(node, "staying"), expire=300) for node in (source, target))
+    claims = [scope_of(lease).holds[0].claim for lease in (*moving, staying)]
+    assert drive(port.extend([*claims, scope_of(there).holds[0].claim], 5.0)) == [None] * (len(claims) + 1)
+    moves = [cluster.move(key_slot(claim.name.encode()), target) for claim in claims[:-1]]
+    for move in moves:
+        if shape == "ahead of its slot":
+            move.carry(*move.left())
+        else:
+            move.finish()
+    target.pause()
+    begun, deadline = now(), 12.0
+    *unknown, extended = drive(port.extend(claims, deadline))
+    assert now() - begun < deadline / 2
+    assert extended is None
+    assert all(isinstance(answer, BackendUnavailable) for answer in unknown)
+    target.resume()
+    eventually(lambda: drive(port.extend(claims, 5.0)) == [None] * len(claims), "all are renewed")
+    for move in moves:
+        move.finish()
+    for lease in (*moving, staying, there):
         lease.release()
 
 

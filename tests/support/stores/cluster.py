@@ -157,10 +157,10 @@ class Cluster:
         """A key for a lock that this master serves, with the prefix of locks in front."""
         return next(key for key in (f"{word}{n}" for n in count()) if self.master_of(f"disLock:{key}") is master)
 
-    def move(self, slot: int) -> Move:
-        """Begin to move this slot from the master that serves it to another one."""
+    def move(self, slot: int, target: ClusterNode | None = None) -> Move:
+        """Begin to move this slot from the master that serves it to another one: to this, if it is given."""
         source = self.serving(slot)
-        return Move(self, slot, source, next(master for master in self.masters if master is not source))
+        return Move(self, slot, source, target or next(master for master in self.masters if master is not source))
 
     def heal(self) -> None:
         """Every node runs, nothing is in the cluster."""

@@ -22,8 +22,8 @@ from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_
 from ..transport.exchange import Exchange, Reply
 from ..transport.replicas import GivesLock
 from ..transport.server import Server
-from .redirects import redirect_of
-from .route import FOLLOW_TOGETHER, Route, SlotMoving
+from .redirects import Moved, redirect_of
+from .route import FOLLOW_TOGETHER, FOLLOWED, Route, SlotMoving
 from .routes import Node, Routes
 from .slots import SlotKeys, slot_of, tags
 
@@ -221,20 +221,37 @@ class ClusterPort:
             for slot, answer in zip(by_node[node], answers, strict=True):
                 found[slot] = answer
                 if isinstance(answer, BackendUnavailable) or redirect_of(answer, node.at) is not None:
-                    again = methodcaller("run", script, calls[slot], left(), confirm)
-                    found[slot] = await self._elsewhere(self._route_to(slot, follow), slot, node, answer, again)
+                    seconds = left()
+                    seconds = seconds and min(seconds, FOLLOWED)
+                    again = methodcaller("run", script, calls[slot], seconds, confirm)
+                    found[slot] = await self._elsewhere(slot, node, answer, again, follow)
 
         await self._together(ask, by_node)
         return found
 
     async def _elsewhere(
-        self, route: Route, slot: int, node: Node, error: DistLockError, verb: Callable[[RedisPort], Awaitable[T]]
+        self,
+        slot: int,
+        node: Node,
+        error: DistLockError,
+        verb: Callable[[RedisPort], Awaitable[T]],
+        until: float | None,
     ) -> T | DistLockError:
-        """The answer of the node that has the slot now; else the failure of the one that was asked."""
-        if isinstance(error, BackendUnavailable) and not await self._routes.replaced(slot, node, self.runtime):
+        """The answer of the node that has the slot now; else the failure of the one that was asked.
+
+        ``until``: after that nobody is asked. It is noted where the slot is, so that its locks are renewed there next.
+        """
+        to = redirect_of(error, node.at)
+        if isinstance(to, Moved):
+            self._routes.topology.moved(to.slot, to.to)
+        elif to is None and not await self._routes.replaced(slot, node, self.runtime):
             return error
+        if until is not None and now() > until:
+            if to is None:
+                return error
+            return SlotMoving(f"The slot {slot} has moved: its locks are tried again there ({error.__cause__}).")
         try:
-            return await route.send(verb)
+            return await self._route_to(slot, until).send(verb)
         except DistLockError as again:
             return again
 

@@ -25,6 +25,8 @@ AT_ONCE = 3
 FOLLOW = 1.0
 #: The same for all slots of one renewal together: the answers for other leases, which may be short, wait for them.
 FOLLOW_TOGETHER = 0.1
+#: Seconds that a node has to answer one request of those: it may hang.
+FOLLOWED = 0.25
 
 
 class SlotMoving(BackendUnavailable):
@@ -55,6 +57,7 @@ class Route:
         self._start = start
         self._unclear = False  #: a node may have done it: its answer was lost
         self._until = until  #: when it is followed no longer; None: ``FOLLOW`` after the first time
+        self._hurries = until is not None  #: others wait for it
         self._redirects = 0
 
     async def send(self, verb: Callable[[RedisPort], Awaitable[T]]) -> T:
@@ -82,7 +85,8 @@ class Route:
                 raise error
             self._unclear = self._unclear or not error.nothing_done
             error.nothing_done = not self._unclear
-            if not await self._routes.replaced(self._slot, self.node, self._runtime):
+            # Who hurries does not wait for the others to say so: who renews it next asks them.
+            if self._hurries or not await self._routes.replaced(self._slot, self.node, self._runtime):
                 raise error
         await self._pause(error, isinstance(to, TryAgain))
         asking = isinstance(to, Ask)
