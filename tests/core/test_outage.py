@@ -63,7 +63,7 @@ def test_one_that_fails_keeps_none_of_the_others(
     watched.postpone(lambda: done.append("the other"), after=0.0, within=LONG)
     answers.set()
     eventually(lambda: done, "the other is done", SOON)
-    assert "a bug" in caplog.text
+    eventually(lambda: "a bug" in caplog.text, "the failure is logged", SOON)  # by another thread, perhaps later
 
 
 def test_without_a_thread_that_asks_nobody_is_refused(
