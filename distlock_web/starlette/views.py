@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from starlette.applications import Starlette
+from starlette.routing import Match
 
 from ..core.registry import Registry
 from ..locks.decorator import locks_on, wrapped
@@ -69,7 +70,16 @@ def _name(endpoint: Any) -> str:
 
 def route_of(scope: Any) -> Any | None:
     """The route of a request: FastAPI's of a router that was included knows here only what it has of that."""
-    return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route") or _matching_route(scope)
+
+
+def _matching_route(scope: Any) -> Any | None:
+    """Starlette up to 1.0 says the endpoint, and not which of its routes led there."""
+    endpoint, app = scope.get("endpoint"), scope.get("app")
+    for route in [] if endpoint is None or app is None else _routes(app.routes):
+        if route.endpoint is endpoint and route.matches(scope)[0] is not Match.NONE:
+            return route
+    return None
 
 
 def has_once(scope: Any) -> bool:
@@ -106,11 +116,16 @@ def with_those_above(app: Starlette) -> Iterator[Starlette]:
 
 
 def _endpoints(routes: Iterable[Any]) -> Iterator[Any]:
+    return (route.endpoint for route in _routes(routes))
+
+
+def _routes(routes: Iterable[Any]) -> Iterator[Any]:
+    """Those that have an endpoint, at whatever depth."""
     for route in routes:
         if (below := _below(route)) is not None:
-            yield from _endpoints(below.routes)
-        elif (endpoint := getattr(route, "endpoint", None)) is not None:
-            yield endpoint
+            yield from _routes(below.routes)
+        elif getattr(route, "endpoint", None) is not None:
+            yield route
 
 
 def _below(route: Any) -> Any | None:
