@@ -20,8 +20,8 @@ def files() -> dict[str, str]:
 
 def test_the_tests_of_the_page_pass_without_a_server(pytester: pytest.Pytester) -> None:
     blocks = files()
-    assert list(blocks) == ["shop", "test_shop", "views", "tests", "settings", "conftest"]
-    pytester.makepyfile(**{name: blocks[name] for name in ("shop", "test_shop", "conftest")})
+    assert list(blocks) == ["shop", "test_shop", "test_api", "views", "tests", "settings", "conftest"]
+    pytester.makepyfile(**{name: blocks[name] for name in ("shop", "test_shop", "test_api", "conftest")})
     pytester.makepyfile(
         test_redis="""
         from distlock_web import lock
@@ -32,7 +32,7 @@ def test_the_tests_of_the_page_pass_without_a_server(pytester: pytest.Pytester) 
         """
     )
     options = ("-q", "-p", "no:django", "-p", "no:cacheprovider", "-p", "no:xdist")
-    pytester.runpytest_subprocess(*options, "test_shop.py", "test_redis.py").assert_outcomes(passed=7)
+    pytester.runpytest_subprocess(*options, "test_shop.py", "test_api.py", "test_redis.py").assert_outcomes(passed=9)
 
 
 DJANGO = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio.to_thread
 import pytest
-from fastapi import APIRouter, FastAPI, HTTPException, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
@@ -20,10 +21,11 @@ from distlock_web import DistLockError, LockBusy, configure, current_lease, dist
 from distlock_web.core.request_id import current_request_id
 from distlock_web.starlette import DistLock
 from distlock_web.starlette.responses import problem, refused
+from distlock_web.web.asgi import serving
 from distlock_web.web.held_locks import list_all
 from tests.support.asgi_clients import MakeApp, client_of, entered
 from tests.support.gate import Gate
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 
 @pytest.fixture
@@ -98,6 +100,59 @@ async def test_plain_endpoints_take_turns_in_the_pool_of_threads(app: Any) -> No
     async with client_of(app) as client:
         answers = await asyncio.gather(*(client.get("/count") for _ in range(8)))
     assert [each.json() for each in answers] == [1] * 8
+
+
+async def test_a_plain_endpoint_waits_on_when_its_client_has_gone(app: Any) -> None:
+    """A thread cannot be cancelled."""
+    came: list[str] = []
+
+    @app.get("/count")
+    @distributed_lockable(key="count", wait=LONG, expire=LONG)
+    def count() -> None:
+        came.append("after its client")
+
+    def waiters() -> int:
+        return sum(row.lock.waiters for row in list_all(app.state.distlock.registry).rows)
+
+    serving.set(app.state.distlock.registry)
+    async with client_of(app) as client:
+        async with lock("count", expire=LONG):
+            request = asyncio.create_task(client.get("/count"))
+            await asyncio.to_thread(eventually, waiters, "it waits")
+            request.cancel()
+            assert not came
+        await asyncio.to_thread(eventually, lambda: came, "it has the lock")
+        await asyncio.wait([request])
+
+
+@pytest.mark.parametrize("endpoint", ["async", "plain"])
+@pytest.mark.parametrize(("dependency", "status"), [("async", 200), ("plain", 409)])
+async def test_an_endpoint_knows_of_the_lock_of_an_async_dependency_only(
+    app: FastAPI, dependency: str, status: int, endpoint: str
+) -> None:
+    """FastAPI runs a plain one in a thread, with a copy of the context. So the endpoint would wait for itself."""
+
+    async def lock_item() -> AsyncIterator[None]:
+        async with lock("item", expire=LONG):
+            yield
+
+    def lock_in_thread() -> Iterator[None]:
+        with lock("item", expire=LONG):
+            yield
+
+    locked = Depends(lock_item if dependency == "async" else lock_in_thread)
+
+    def buy() -> None:
+        with lock("item", expire=LONG):
+            pass
+
+    async def buy_on_loop() -> None:
+        async with lock("item", expire=LONG):
+            pass
+
+    app.post("/buy", dependencies=[locked])(buy if endpoint == "plain" else buy_on_loop)
+    async with client_of(app) as client:
+        assert (await client.post("/buy")).status_code == status
 
 
 async def test_a_refusal_and_a_second_answer_wait_for_no_thread(make_app: MakeApp, gate: Gate) -> None:

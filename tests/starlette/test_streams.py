@@ -12,11 +12,13 @@ import pytest
 from fastapi import BackgroundTasks
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect
 
 from distlock_web import current_lease, distributed_lockable, lock, once
 from distlock_web.web.held_locks import list_all
-from tests.support.asgi_clients import client_of
+from tests.support.asgi_clients import MakeApp, client_of
 from tests.support.waiting import LONG
 
 told: list[str] = []
@@ -79,6 +81,29 @@ async def test_a_body_runs_inside_of_its_lock_to_its_last_byte(app: Any, body: s
     export(app, body, view)
     async with client_of(app) as client:
         assert (await client.get("/export")).text == "0\n1\n2\n"
+    assert told == ["chunk: inside"] * 3 + ["end: inside"]
+    assert not is_held(app)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before DistLock", "after DistLock"])
+@BOTH
+async def test_a_base_middleware_around_a_locked_stream_changes_nothing(
+    make_app: MakeApp, body: str, view: str, is_first: bool
+) -> None:
+    """It runs the app in a task of its own, and hands the body on from another one."""
+
+    async def dispatch(request: Any, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["Passed"] = "by"
+        return response
+
+    app = make_app(middleware=[Middleware(BaseHTTPMiddleware, dispatch=dispatch)] if is_first else [])
+    if not is_first:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+    export(app, body, view)
+    async with client_of(app) as client:
+        answer = await client.get("/export")
+    assert (answer.headers["Passed"], answer.text) == ("by", "0\n1\n2\n")
     assert told == ["chunk: inside"] * 3 + ["end: inside"]
     assert not is_held(app)
 
