@@ -103,6 +103,8 @@ SECRET_KEY, STATIC_URL, ALLOWED_HOSTS, USE_TZ = "x", "/static/", ["*"], True
 ATOMIC = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "ATOMIC_REQUESTS": True}}
 WITH_ATOMIC_REQUESTS = f"DATABASES = {ATOMIC}\n{WITH_REST}"
 
+WITH_HTTPX = "import warnings; warnings.filterwarnings('ignore', message='.*httpx2')  # it works with httpx, too"
+
 # What must hold after a script has run: that is where it says more than "no exception".
 
 ELSEWHERE = """
@@ -135,6 +137,45 @@ asyncio.run(main())
 """
 
 CHECKS: dict[Script, str] = {
+    ("recipes.md", "A double click"): f"""{ELSEWHERE}
+from distlock_web import LockBusy
+assert elsewhere(pay, RequestFactory().post("/"), "7").content == b"paid"
+try:
+    elsewhere(pay, RequestFactory().post("/"), "07")
+    raise AssertionError
+except LockBusy:
+    pass
+assert elsewhere(pay, RequestFactory().get("/"), "7").content == b"paid"
+""",
+    ("recipes.md", "A webhook that is delivered twice"): f"""{ELSEWHERE}
+from django.db import connection
+from distlock_web import LockBusy
+with connection.schema_editor() as editor:
+    editor.create_model(Delivery)
+def deliver(body):
+    return elsewhere(webhook, RequestFactory().post("/", body, content_type="application/json"))
+with lock("webhook:e-1"):
+    try:
+        deliver({{"event": "e-1"}})
+        raise AssertionError
+    except LockBusy:
+        pass
+assert [deliver({{"event": "e-1"}}).status_code for _ in "12"] == [204, 204]
+assert Delivery.objects.get().event == "e-1"
+try:
+    deliver([1])
+    raise AssertionError
+except KeyUnavailable:
+    pass
+""",
+    ("recipes.md", "A token that is refreshed once"): """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    with lock("token:ann"):  # they find no token, and wait
+        callers = [pool.submit(access_token, "ann") for _ in range(4)]
+    assert {caller.result() for caller in callers} == {"token of ann"}
+assert asked == ["ann"] and access_token("ann") == "token of ann"
+""",
     ("recipes.md", "Cron on every host"): 'assert [nightly(), nightly()] == ["done", None]',
     ("recipes.md", "APScheduler in eight workers"): """
 import time
@@ -487,9 +528,8 @@ import sys, types
 sys.modules["mini"] = types.ModuleType("mini")
 exec({python_blocks()["integrations.md", "A minimal framework"]!r}, vars(sys.modules["mini"]))
 """,
-    ("start-fastapi.md", "In your tests"): (
-        "import warnings; warnings.filterwarnings('ignore', message='.*httpx2')  # it works with httpx, too"
-    ),
+    ("start-fastapi.md", "In your tests"): WITH_HTTPX,
+    ("testing.md", "FastAPI and Starlette"): WITH_HTTPX,
     ("start-fastapi.md", "What surprises: the commit comes after the lock"): (
         "import os, tempfile; os.chdir(tempfile.mkdtemp())"
     ),
