@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,9 +73,16 @@ class TestDjango(FrameworkContract):
         return WSGISite(WSGIHandler())
 
 
-# Django leaves the body of a request that was broken off to the garbage collector.
-@pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.usefixtures("_django")
+@pytest.fixture
+def _broken_off() -> Iterator[None]:
+    """Django leaves the body of a request that was broken off to the garbage collector: to that of this very test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.mark.usefixtures("_django", "_broken_off")
 class TestDjangoAsync(FrameworkContract):
     @pytest.fixture
     def site(self, work: Work) -> Site:
