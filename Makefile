@@ -44,7 +44,7 @@ quick: $(VENV)/.test
 
 # README's second command: what needs nothing but pip. `first` is of the slow tests what shows the most (tests/conftest.py).
 test: $(VENV)/.test
-	$(PYTEST) -m "quick or first" -n 4 --dist worksteal $(ARGS)
+	$(PYTEST) -m "quick or first" -n 6 --dist worksteal $(ARGS)
 	@echo "make test-all adds PostgreSQL, MariaDB, ZooKeeper, etcd, Sentinel, Cluster, Redlock, a browser and hundreds of faults."
 	@echo "It skips what is not installed, and says how to install it."
 
