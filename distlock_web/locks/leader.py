@@ -20,7 +20,16 @@ from types import FrameType
 from ..core.config import Duration, check_plain, refuse_coroutine
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
 from ..core.keys import whole_key
-from ..core.runtime import ThreadParker, after_fork, around_fork, check_process, drive, now, refuse_in_event_loop
+from ..core.runtime import (
+    THREADS,
+    ThreadParker,
+    after_fork,
+    around_fork,
+    check_process,
+    drive,
+    now,
+    refuse_in_event_loop,
+)
 from ..core.worker import start_thread
 from .call_site import call_site
 from .events import log_fields
@@ -91,7 +100,6 @@ def leader(
         "wait": QUEUE, "renew": True, "on_lost": candidate._look,
     }  # fmt: skip
     candidate._lock = Lock((whole_key(key),), options_of(options), call_site(sys._getframe(1)))
-    candidate._fields = log_fields("leader", store or "", key, key)
     candidate._enter(inside=threading.get_ident())
     return candidate
 
@@ -100,7 +108,6 @@ class Candidate:
     """What ``leader(...)`` gives: whether this process leads, and the way to end that."""
 
     _lock: Lock
-    _fields: dict[str, object]  #: for log records
 
     def __init__(self, name: str, start: Function, stop: Function) -> None:
         self._name = name
@@ -121,6 +128,12 @@ class Candidate:
 
     def __repr__(self) -> str:
         return f"<Candidate {self._name!r}: {'leader' if self.is_leader() else 'not leader'}>"
+
+    def _log_fields(self) -> dict[str, object]:
+        try:
+            return self._lock._scope(THREADS, None).log_fields("leader")
+        except ConfigurationError:  # there are no stores, or not this one: what is wrong says the line itself
+            return log_fields("leader", self._lock._options.store, "", self._name)
 
     def is_leader(self) -> bool:
         """Whether this process leads: from before ``start`` is called until before ``stop`` is.
@@ -172,7 +185,7 @@ class Candidate:
                     self._name,
                     os.getpid(),
                     GRACE,
-                    extra=self._fields,
+                    extra=self._log_fields(),
                 )
             return
         self._begun = True
@@ -189,7 +202,7 @@ class Candidate:
                 if not failing:  # once, not each second
                     known = isinstance(error, BackendUnavailable)
                     text = "leader(%r) could not ask for its lock, and tries again: %s"
-                    logger.warning(text, self._name, error, exc_info=not known, extra=self._fields)
+                    logger.warning(text, self._name, error, exc_info=not known, extra=self._log_fields())
                 failing, pause = True, RETRY
             until = now() + pause
             while not self._is_over and (left := until - now()) > 0:  # a wake-up of before does not end it
@@ -245,7 +258,7 @@ class Candidate:
                 self._enter(inside=threading.get_ident())
             except RuntimeError:
                 text = "leader(%r) has no thread in this process, which never leads"
-                logger.exception(text, self._name, extra=self._fields)
+                logger.exception(text, self._name, extra=self._log_fields())
 
 
 class _Term:
