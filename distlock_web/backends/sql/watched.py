@@ -139,9 +139,8 @@ _watch = _Watch()
 
 def _forked() -> None:
     global _watch
-    _watch = (
-        _Watch()
-    )  # the other one's deadlines are of connections that the parent uses: a shutdown here ends them there
+    # The other one's deadlines are of connections that the parent uses: a shutdown here would end them there.
+    _watch = _Watch()
 
 
 after_fork(_forked)

@@ -149,9 +149,8 @@ class Session:
     def _answer(self, result: Any, until: float) -> Any:
         name = self.address.name
         try:
-            return result.get(
-                timeout=max(0.001, until - now())
-            )  # another thread of kazoo's may have yet to hand it over
+            # Another thread of kazoo's may have yet to hand it over.
+            return result.get(timeout=max(0.001, until - now()))
         except NODE_ERRORS as error:
             return error
         except _REFUSED as error:

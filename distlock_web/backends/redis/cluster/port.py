@@ -222,8 +222,8 @@ class ClusterPort:
                 found[slot] = answer
                 if isinstance(answer, BackendUnavailable) or redirect_of(answer, node.at) is not None:
                     seconds = left()
-                    seconds = seconds and min(seconds, FOLLOWED)
-                    again = methodcaller("run", script, calls[slot], seconds, confirm)
+                    bound = None if seconds is None else min(seconds, FOLLOWED)
+                    again = methodcaller("run", script, calls[slot], bound, confirm)
                     found[slot] = await self._elsewhere(slot, node, answer, again, follow)
 
         await self._together(ask, by_node)

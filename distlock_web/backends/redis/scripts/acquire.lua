@@ -63,7 +63,7 @@ if lock and lock.token == token then
     local left = math.max(call('PTTL', N), 1)
     return {0, now, left, left, 0, 0, lock.holder, now - lock.since}
   end
-  list(tonumber(live_at_least(N, expire)))
+  list(live_at_least(N, expire))
   if lock.state == 'granted' then
     lock.state = 'contended' -- its owner knows: nobody gives it back as nobody's
     call('SET', N, text(lock), 'KEEPTTL')

@@ -14,7 +14,7 @@ if lost == 0 then
   local known = call('PTTL', N)
   lock.token, lock.state = ARGV[2], 'transit'
   write(lock, ARGV[3])
-  list(tonumber(ARGV[3]))
+  list(ARGV[3])
   set_place(string.sub(ARGV[1], 1, 16))
   nudge(known, tonumber(ARGV[3]))
 end

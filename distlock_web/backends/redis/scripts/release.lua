@@ -71,7 +71,7 @@ else
   local known = call('PTTL', N)
   lock.state = 'cooldown'
   write(lock, cooldown)
-  list(tonumber(cooldown))
+  list(cooldown)
   set_place(string.sub(token, 1, 16))
   nudge(known, tonumber(cooldown))
 end
