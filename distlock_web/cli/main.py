@@ -16,7 +16,7 @@ from ..core.findings import Finding
 from ..core.registry import configure, configure_url
 from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..web.printable import printable
-from . import doctor, held, init, once, run
+from . import doctor, done, held, init, run
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output, Stream, open_closed_streams, say, unread
 from .parser import Context, parser
@@ -27,7 +27,7 @@ _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
     "release": held.release_lock,
     "doctor": doctor.doctor,
     "run": run.run,
-    "once": once.once,
+    "once": done.once,
     "init": init.init,
     "redlock": init.redlock,
 }

@@ -14,8 +14,8 @@ from django.utils.functional import LazyObject
 
 from ..locks.hooks import Answer, Args, Asked, Kwargs, TransactionManager
 from ..web.framework import Given, WebIntegration
-from ..web.once import warn_of_lost
-from . import asked, once
+from ..web.kept_answers import warn_of_lost
+from . import asked, kept_answers
 from .locked_views import is_async_view, is_operation_of, is_view_of, made_name_of
 from .responses import request_in
 from .streaming import send_under_lock
@@ -38,7 +38,7 @@ class DjangoIntegration(WebIntegration):
     def answer(self, result: Any, request: Any | None, locked: Any) -> Given | None:
         if isinstance(result, HttpResponseBase):
             return Given(result.status_code, result.items())
-        status = once.status_of(result)
+        status = kept_answers.status_of(result)
         return None if request is None or status is None or not is_operation_of(request, locked) else Given(status)
 
     async def loaded(self, value: Any) -> Any:
@@ -56,12 +56,12 @@ class DjangoIntegration(WebIntegration):
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
         # A response is given again to whoever has got one. A value may be what only the caller knows.
         if isinstance(result, HttpResponseBase) or (is_view_of(request, locked) and not locked.keeps_result):
-            return await once.answer_of(result, request, locked)
+            return await kept_answers.answer_of(result, request, locked)
         warn_of_lost(result, locked)
         return None
 
     def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
-        return once.replay(kept, request, is_marked=is_view_of(request, locked))
+        return kept_answers.replay(kept, request, is_marked=is_view_of(request, locked))
 
     def login_page(self) -> str:
         try:

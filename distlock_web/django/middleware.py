@@ -17,11 +17,11 @@ from django.urls import get_script_prefix
 
 from ..core.request_id import DEFAULT_HEADER, current_origin
 from ..web.error_responses import REFUSALS
-from ..web.once import REPLAYED
+from ..web.kept_answers import REPLAYED
 from ..web.request_ids import RequestScope, environ_key, header_name, note_route, proxy_header, user_hook
 from . import responses
+from .kept_answers import REPLAYS
 from .ninja_errors import let_refusals_through
-from .once import REPLAYS
 from .streaming import send_in_request
 
 

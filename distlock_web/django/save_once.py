@@ -21,10 +21,10 @@ from django.utils.safestring import SafeData, mark_safe
 from ..locks.once import once
 from ..web.asked import digest_of
 from ..web.error_responses import REFUSALS
-from ..web.once import hidden_field, keep, not_kept
+from ..web.kept_answers import hidden_field, keep, not_kept
 from . import responses
 from .asked import said, who
-from .once import response_of
+from .kept_answers import response_of
 
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin

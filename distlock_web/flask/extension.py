@@ -14,8 +14,8 @@ from ..web.error_responses import REFUSALS
 from ..web.request_ids import environ_key, header_name, proxy_header, user_hook
 from ..web.settings import unknown_settings, with_policies
 from .cli import command
+from .kept_answers import Answered, field
 from .middleware import RequestIDMiddleware, note_request
-from .once import Answered, field
 from .responses import handle_error
 from .state import KEY, AppState
 from .views import check_views

@@ -14,8 +14,8 @@ from werkzeug.wrappers import Response
 
 from ..locks.hooks import Answer, Args, Asked, Kwargs
 from ..web.framework import Given, WebIntegration, is_hidden_view, is_view
-from ..web.once import warn_of_lost
-from . import asked, once
+from ..web.kept_answers import warn_of_lost
+from . import asked, kept_answers
 from .state import running_registry
 from .streaming import is_stream, send_under_lock
 from .views import apps_with_stores, functions_of_request, refuse_registered
@@ -39,7 +39,7 @@ class FlaskIntegration(WebIntegration):
         if not isinstance(result, Response):
             if view_request is None or not isinstance(result, tuple | HTTPException):
                 return None
-            result = once.head_of(result)
+            result = kept_answers.head_of(result)
         return Given(result.status_code, result.headers.items())
 
     async def who_asks(self, view_request: Any, args: Args, kwargs: Kwargs, locked: Any) -> Asked:
@@ -52,10 +52,10 @@ class FlaskIntegration(WebIntegration):
         return kept
 
     async def kept_of(self, result: Any, view_request: Any, locked: Any) -> dict[str, Any]:
-        return once.answer_of(result, locked.name)
+        return kept_answers.answer_of(result, locked.name)
 
     def replayed(self, kept: dict[str, Any], view_request: Any, locked: Any) -> Answer:
-        return once.replay(kept)
+        return kept_answers.replay(kept)
 
     def login_page(self) -> str:
         """Where Flask-Login sends those that are not logged in; "" if it does not say."""

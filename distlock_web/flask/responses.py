@@ -18,7 +18,7 @@ from ..core.errors import DistLockError
 from ..locks.hooks import for_views
 from ..web.error_responses import REFUSALS, TEMPLATE, ErrorResponse, Refusal
 from ..web.framework import RefusedRequest, refusal
-from .once import Answered
+from .kept_answers import Answered
 
 
 @for_views

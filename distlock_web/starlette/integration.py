@@ -21,8 +21,8 @@ from ..locks.plain_values import unpack
 from ..web import asgi
 from ..web.asked import CREDENTIALS, content_of, user_parts
 from ..web.framework import Given
-from ..web.once import Replay, not_kept
-from ..web.once import replay as made_again
+from ..web.kept_answers import Replay, not_kept
+from ..web.kept_answers import replay as made_again
 from ..web.streaming import LockedAsyncBody, StreamLock
 from .views import functions_of, refuse_registered, route_of, with_those_above
 

@@ -26,7 +26,7 @@ from ..locks.lease import Lease
 from ..locks.once import Once
 from .asked import CREDENTIALS, MAX_COMPARED, digest_of, form_parts, is_field_of_rendering, is_form, read_before
 from .framework import RefusedRequest, WebIntegration, is_hidden_view, is_view
-from .once import REPLAYED, keep, warn_of_lost
+from .kept_answers import REPLAYED, keep, warn_of_lost
 from .request_ids import RequestScope, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure

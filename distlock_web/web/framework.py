@@ -17,7 +17,7 @@ from ..locks.lease import Lease
 from ..locks.once import Once
 from ..locks.plain_values import unpack
 from .error_responses import OFFERED_TO_PROGRAMS, ErrorResponse, Headers, Refusal, error_response, log_refused, offered
-from .once import Replay, keep, keep_value, replay, returned_class
+from .kept_answers import Replay, keep, keep_value, replay, returned_class
 from .streaming import StreamLock
 from .success import is_failure
 

@@ -23,7 +23,7 @@ from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, o
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import Process, check_process
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.once import REPLAYED
+from distlock_web.web.kept_answers import REPLAYED
 from tests.support.forking import beside_threads, told_by_child
 from tests.support.revoking import revoke
 from tests.support.waiting import eventually

@@ -47,7 +47,7 @@ from distlock_web.locks.hooks import Asked
 from distlock_web.locks.once import Once
 from distlock_web.web.asked import MAX_COMPARED
 from distlock_web.web.held_locks import list_all
-from distlock_web.web.once import MAX_KEPT
+from distlock_web.web.kept_answers import MAX_KEPT
 from tests.support.waiting import eventually
 
 KEY = "pay:{request.headers[Idempotency-Key]}"

@@ -72,7 +72,7 @@ from werkzeug.test import Client as WsgiClient
 
 from distlock_web import distributed_lockable, escape_key, once
 from distlock_web.flask import DistLock
-from distlock_web.web.once import MAX_KEPT
+from distlock_web.web.kept_answers import MAX_KEPT
 
 NOT_KEPT = b"This has been done. Its answer was not kept.\n"
 #: What an answer must not lose, if its view has said it. (The others are the second request's own.)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import template
 from django.utils.safestring import SafeString, mark_safe
 
-from ...web.once import hidden_field
+from ...web.kept_answers import hidden_field
 
 register = template.Library()
 

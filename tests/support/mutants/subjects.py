@@ -36,7 +36,7 @@ LATER: dict[str, tuple[str, list[str]]] = {
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "watchdog": ("locks/watchdog.py", LOCKS),  # 26 %, before tests/support/engine/renewal.py
     "memory": ("backends/memory.py", ["tests/backends/test_memory.py", "tests/backends/test_memory_queue.py"]),  # 10 %
-    "web-once": ("web/once.py", ["tests/web/test_once.py", "tests/web/test_same_answer.py"]),  # not tried
+    "web-once": ("web/kept_answers.py", ["tests/web/test_once.py", "tests/web/test_same_answer.py"]),  # not tried
 }
 
 #: Words in the names of tests that are left out: what needs a server, and what sleeps for long.

@@ -13,14 +13,14 @@ from werkzeug.wrappers import Response
 
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
-from ..web import once
-from ..web.once import is_kept, keep, keep_value, kept_of, of_bytes
+from ..web import kept_answers
+from ..web.kept_answers import is_kept, keep, keep_value, kept_of, of_bytes
 
 
 class Answered(HTTPException):
     """The line in place of a value that was not kept: what is above the view would take it for the value."""
 
-    description = once.NOT_KEPT.strip()
+    description = kept_answers.NOT_KEPT.strip()
 
 
 def answer_of(result: Any, function: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def replay(kept: Mapping[str, Any]) -> Answer:
     if "value" in kept:
         content = unpack(kept["value"])
     else:
-        made = once.replay(kept)
+        made = kept_answers.replay(kept)
         content = current_app.response_class(made.body, made.status, made.headers)
         if all(name.lower() != "content-type" for name, _ in made.headers):
             del content.headers["Content-Type"]  # Flask's own
@@ -135,10 +135,10 @@ def replay(kept: Mapping[str, Any]) -> Answer:
 
 
 def _mark(response: Any) -> Any:
-    response.headers[once.REPLAYED] = "true"
+    response.headers[kept_answers.REPLAYED] = "true"
     return response
 
 
 def field() -> Markup:
     """``{{ once() }}``: a hidden field ``once``, with another value for each rendered form."""
-    return Markup(once.hidden_field())  # noqa: S704 - nothing of a client's is in it
+    return Markup(kept_answers.hidden_field())  # noqa: S704 - nothing of a client's is in it

@@ -15,8 +15,8 @@ from django.utils.translation import get_language
 from ..locks.decorator import resolved_signature
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
-from ..web import once
-from ..web.once import is_kept, keep, keep_value, not_kept
+from ..web import kept_answers
+from ..web.kept_answers import is_kept, keep, keep_value, not_kept
 
 #: What a request carries whose view has answered again: the middleware marks the response, whoever makes it.
 REPLAYS = "distlock_replays"
@@ -128,7 +128,7 @@ def replay(kept: Mapping[str, Any], request: HttpRequest, *, is_marked: bool) ->
 
 
 def response_of(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
-    made = once.replay(kept)
+    made = kept_answers.replay(kept)
     response = HttpResponse(made.body, status=made.status, headers=dict(made.headers))
     if all(name.lower() != "content-type" for name, _ in made.headers):
         del response.headers["Content-Type"]  # Django's own
@@ -143,6 +143,6 @@ def _with_data(kept: Mapping[str, Any], data: Any, template: Any, exception: Any
     """REST framework's."""
     from rest_framework.response import Response
 
-    headers = {**dict(kept["headers"]), once.REPLAYED: "true"}
+    headers = {**dict(kept["headers"]), kept_answers.REPLAYED: "true"}
     content_type = headers.pop("Content-Type", None)
     return Response(data, kept["status"], template, headers, exception, content_type)  # type: ignore[no-any-return]
