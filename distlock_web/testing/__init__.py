@@ -9,8 +9,6 @@
   ``sites`` are its clients, by WSGI or ASGI alone.
 - ``harness``: the tools of the contract's cases, for cases of your own that run in both modes.
 - ``fault_injector``: loses requests and answers between the engine and any store.
-- ``storm``: puts a store among many callers, with faults on the way to it, and lists what went wrong, as ``history``
-  finds it.
 - ``servers``: starts a Redis for a test session.
 
 ``plugin``, ``contract``, ``framework_contract`` and ``harness`` need pytest (``pip install "distlock_web[testing]"``).

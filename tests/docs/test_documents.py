@@ -646,6 +646,7 @@ def test_the_example_passes_its_contract(page: str, example: str, name: str, pas
     blocks = python_blocks()
     (tmp_path / f"{name}.py").write_text(blocks[page, example])
     (tmp_path / f"test_{name}.py").write_text(blocks[page, "Does it pass?"])
+    (tmp_path / "test_storm.py").write_text(blocks.get((page, "The storm"), ""))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."],
         capture_output=True,

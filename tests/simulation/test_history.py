@@ -7,8 +7,8 @@ from typing import TypeAlias
 import pytest
 
 from distlock_web.core.backend import SHARED
-from distlock_web.testing.history import Event, History
-from distlock_web.testing.storm import overtaken
+from tests.support.history import Event, History
+from tests.support.storm import overtaken
 
 #: Actor, kind, moment; value and limit where they matter.
 Said: TypeAlias = tuple[str, str, float] | tuple[str, str, float, int | None] | tuple[str, str, float, int | None, int]

@@ -10,7 +10,7 @@ from distlock_web import configure
 from distlock_web.backends.memory import MemoryBackend, MemoryPort
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.config import StoreConfig
-from distlock_web.testing.storm import storm
+from tests.support.storm import storm
 
 
 class Forgetful(MemoryPort):

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from distlock_web.testing.history import History
-
+from .history import History
 from .processes import Worker
 from .redis_lock import KEY
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distlock_web.testing.history import History
-
+from .history import History
 from .processes import Worker
 from .redis_lock import KEY
 

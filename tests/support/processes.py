@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from distlock_web.core.runtime import now
-from distlock_web.testing.history import Event, History
 
+from .history import Event, History
 from .waiting import PATIENCE
 
 

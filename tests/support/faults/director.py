@@ -26,7 +26,7 @@ from distlock_web.core.errors import DistLockError  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
 from distlock_web.core.runtime import drive, now  # noqa: E402
 from distlock_web.testing.harness import SyncHarness  # noqa: E402
-from distlock_web.testing.history import Event  # noqa: E402
+from tests.support.history import Event  # noqa: E402
 
 from .judges import Look, violations  # noqa: E402
 from .party import Complaints, Party, Stillness, has, routes  # noqa: E402

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from distlock_web.core.backend import LockInfo, at_once
-from distlock_web.testing.history import Event, History
+from tests.support.history import Event, History
 
 
 class Look(NamedTuple):

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from distlock_web import LockBusy, configure, lock
-from distlock_web.testing.history import Recorder
+from tests.support.history import Recorder
 
 
 def main(options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from distlock_web.backends.redis.port import RedisPort
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import HARNESSES, Harness
-from distlock_web.testing.history import Recorder
+from tests.support.history import Recorder
 
 
 def main(options: dict[str, Any]) -> None:

@@ -30,8 +30,10 @@ MODULES = (
     f"{NAME}.backends.redis.cluster",
     f"{NAME}.backends.redlock",
     f"{NAME}.testing.contract.base",
-    f"{NAME}.testing.storm",
+    f"{NAME}.testing.fault_injector",
 )
+#: What the callers do: it is not part of the package, and each copy has its own.
+CALLERS = ("tests.support.linearizability", "tests.support.history", "tests.support.storm")
 #: Modules of redis-py whose operating system is simulated, too.
 DRIVER = (
     "redis.connection",
@@ -123,7 +125,7 @@ class Program:
         # A store loads its backend by name: it has to find this copy's.
         self["core.registry"].import_module = self._modules.__getitem__
         self.lock = self._modules[NAME].lock
-        self.storm: Any = self["testing.storm"]
+        *_, self.storm = self.load(*CALLERS)
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[f"{NAME}.{name}"]

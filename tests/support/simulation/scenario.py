@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from distlock_web.testing.storm import SHARES, Storm
+from tests.support.storm import SHARES, Storm
 
 from . import loop as loops
 from . import system

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from .. import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
-from ..core.backend import DRIFT_RATIO, SHARED, Capabilities
-from ..core.registry import Store, registry
-from ..core.runtime import THREADS, Runtime, now
-from ..locks.hold import Hold
-from ..locks.lease import scope_of
-from .fault_injector import FaultInjector
-from .harness import AsyncHarness, Harness, SyncHarness
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
+from distlock_web.core.backend import DRIFT_RATIO, SHARED, Capabilities
+from distlock_web.core.registry import Store, registry
+from distlock_web.core.runtime import THREADS, Runtime, now
+from distlock_web.locks.hold import Hold
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.harness import AsyncHarness, Harness, SyncHarness
+
 from .history import ENDS, Event, Histories, History, Kind
 
 #: In which ways one lock is asked for, by all of its callers: the last, in every way.

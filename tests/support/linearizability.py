@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, NamedTuple, TypeAlias
 
-from ..core.backend import at_once
+from distlock_web.core.backend import at_once
 
 #: take: it was given to the caller. busy: somebody else had it. free: its holder had it no more. ghost: a call without
 #: an answer, or with copies that may still arrive. It may have the lock meanwhile, again and again, and not at its end.

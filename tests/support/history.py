@@ -16,8 +16,9 @@ from functools import reduce
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from ..core.backend import at_once
-from ..core.runtime import now
+from distlock_web.core.backend import at_once
+from distlock_web.core.runtime import now
+
 from .linearizability import Operation, impossible, unexplained
 
 Kind: TypeAlias = Literal[
