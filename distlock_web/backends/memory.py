@@ -6,7 +6,6 @@ here in plain Python.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -52,7 +51,6 @@ class _Owner:
 @dataclass(slots=True)
 class _Waiter:
     claim: Claim
-    place: int
     parker: Parker
     since: float
 
@@ -138,7 +136,6 @@ class _Table:
         self.locks: dict[str, _Lock] = {}
         self.parkers: dict[str, Parker] = {}
         self.last_fence = 0
-        self.places = itertools.count(1)
         self.forget_at = now() + FORGET_AFTER
 
 
@@ -168,13 +165,12 @@ class MemoryPort:
         if waiter is None:
             if claim.max_waiters is not None and lock.count_waiters() >= claim.max_waiters:
                 return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, full=True)
-            place, parker = next(self._table.places), self._parker(claim.token)
-            waiter = lock.queue[claim.token] = _Waiter(claim, place, parker, time.time())
+            waiter = lock.queue[claim.token] = _Waiter(claim, self._parker(claim.token), time.time())
         # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,
         # or to those in front, costs more than that.
         ahead = list(lock.queue).index(claim.token)
         recheck_after = min(remaining, claim.expire) + ahead * PLACE
-        return Busy(recheck_after, remaining, waiter.place, owner.holder, held_for)
+        return Busy(recheck_after, remaining, holder=owner.holder, held_for=held_for)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         with self._table.mutex:

@@ -119,7 +119,7 @@ class Busy(NamedTuple):
 
     recheck_after: float  #: always positive
     remaining: float  #: what is left of the holder's lease
-    position: int = 0  #: our place in the queue, in the store's own terms
+    memo: Any = None  #: for the store alone, such as the place in its queue: who asks again gives it back
     holder: str = ""  #: who has it, for people: what its ``Claim`` said
     held_for: float | None = None  #: seconds since it was taken, by the store's clock; None: the store does not tell
     #: It is done, and stays so for ``remaining``: what its release has left here. Who is told so is not in the queue.

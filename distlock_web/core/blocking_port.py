@@ -44,8 +44,8 @@ class BlockingVerbs(Protocol):
     """The verbs of ``core/backend.py``, as functions that any thread may call and that end within a bounded time."""
 
     @abstractmethod
-    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
-        """``join``: stand in the queue where it is somebody else's, at ``position`` if the claim stood there before."""
+    def acquire(self, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
+        """``join``: stand in the queue if it is somebody else's. ``memo``: of the last ``Busy``; None at first."""
 
     @abstractmethod
     def cancel(self, claim: Claim) -> None: ...
@@ -146,14 +146,19 @@ class BlockingPort:
         self._executors = executors
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        return await self._acquire(claim, wait != 0, 0)
+        try:
+            return await self._acquire(claim, wait != 0, None)
+        except BackendUnavailable as error:
+            if error.nothing_done:  # nobody cancels what is not there
+                self._wakeups.forget(claim.token)
+            raise
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         parker, begun = self._wakeups.expect(claim.token, self.runtime), now()
         sooner = seconds is not None and seconds < busy.recheck_after
         if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
             return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
-        return await self._acquire(claim, True, busy.position)
+        return await self._acquire(claim, True, busy.memo)
 
     async def cancel(self, claim: Claim) -> None:
         self._wakeups.forget(claim.token)
@@ -184,22 +189,15 @@ class BlockingPort:
     async def revoke(self, name: str, fence: int) -> bool:
         return await self._hold(self._verbs.revoke, name, fence)
 
-    async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    async def _acquire(self, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
-        try:
-            answer = await self._take(
-                (claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position
-            )
-        except BackendUnavailable as error:
-            if error.nothing_done and not position:  # nobody cancels what is not there
-                self._wakeups.forget(claim.token)
-            raise
+        answer = await self._take((claim.token,), self._executors.acquiring, self._ask, now(), claim, join, memo)
         if not (join and isinstance(answer, Busy)) or answer.final:
             self._wakeups.forget(claim.token)
         return answer
 
-    def _ask(self, since: float, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def _ask(self, since: float, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
         """``since`` when it has waited for a thread."""
         if now() - since > MAX_QUEUED:
             error = BackendUnavailable(
@@ -208,7 +206,7 @@ class BlockingPort:
             )
             error.nothing_done = True
             raise error
-        return self._verbs.acquire(claim, join, position)
+        return self._verbs.acquire(claim, join, memo)
 
     async def _take(
         self, tokens: tuple[str, ...], pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object

@@ -37,7 +37,7 @@ class SlowVerbs:
         self.done: list[str] = []
         self.error: Exception | None = None
 
-    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def acquire(self, claim: Claim, join: bool, memo: None) -> Granted | Busy:
         self.asked.release()
         assert self.may_answer.wait(PATIENCE)
         self.done.append("acquire")
@@ -46,11 +46,11 @@ class SlowVerbs:
         return Granted(1, 0.0)
 
     def attach(self, claim: Claim, transit: str) -> Granted | None:
-        self.acquire(claim, False, 0)
+        self.acquire(claim, False, None)
         return None
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> None:
-        self.acquire(claim, False, 0)
+        self.acquire(claim, False, None)
 
     def cancel(self, claim: Claim) -> None:
         self.done.append("cancel")

@@ -94,20 +94,20 @@ class RedisPort:
         """One script as it is, for a cluster, which asks for several slots at once."""
         return await self._exchange.run(script, *call, timeout, confirm)
 
-    async def acquire(self, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
-        """``position``: the place that it has, for it has waited before, at another node."""
-        answer = await (self._acquire(claim, None) if wait == 0 else self._join(claim, position))
+    async def acquire(self, claim: Claim, wait: float | None, place: int | None = None) -> Granted | Busy:
+        """``place``: where it stands in the queue, for it has waited before, at another node."""
+        answer = await (self._acquire(claim, None) if wait == 0 else self._join(claim, place))
         if isinstance(answer, Busy) and (wait == 0 or answer.final) and claim.token in self._server.ambiguous:
             # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
             self._server.postpone(claim)
         return answer
 
-    async def _join(self, claim: Claim, position: int) -> Granted | Busy:
+    async def _join(self, claim: Claim, place: int | None) -> Granted | Busy:
         """Take it, or a place in its queue, as one that listens."""
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            if not position:  # else it would leave its queue, and while the slot moves nobody may make that anew
+            if place is None:  # else it would leave its queue, and while the slot moves nobody may make that anew
                 answer = await self._acquire(claim, None)
                 if isinstance(answer, Granted) or answer.final:
                     return answer
@@ -119,7 +119,7 @@ class RedisPort:
                 # is passed over, and asks again by itself after the lease, or when the listener is back.
                 pass
             waiter = listener.expect(claim, self.runtime)
-        return await self._acquire(claim, waiter, position)
+        return await self._acquire(claim, waiter, place)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
@@ -132,7 +132,7 @@ class RedisPort:
             granted = waiter.granted_since()
             if granted is not None:
                 if self.confirms:  # it was told by the server alone: asked again, it is confirmed
-                    return await self._acquire(claim, waiter, busy.position)
+                    return await self._acquire(claim, waiter, busy.memo)
                 self._listener.remove(claim.token)
                 return Granted(*granted)
             waited = now() - begun
@@ -140,7 +140,7 @@ class RedisPort:
                 # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
                 return busy._replace(remaining=max(0.001, busy.remaining - waited))
             waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
-        return await self._acquire(claim, waiter, busy.position)
+        return await self._acquire(claim, waiter, busy.memo)
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.gave_up(claim.token)
@@ -250,7 +250,7 @@ class RedisPort:
     async def forget(self, name: str, fence: int) -> bool:
         return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 1)))
 
-    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
+    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int | None = None) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         server, token = self._server, claim.token
         confirm = gives if self.confirms else None
@@ -269,7 +269,8 @@ class RedisPort:
         except BackendUnavailable as error:
             # Else it is ours, and who gives up asking cancels it; or it was not asked.
             if error.nothing_done:
-                if not place:  # nobody cancels what was not asked: no waiter would be left for the listener to read for
+                # Nobody cancels what was not asked: no waiter would be left for the listener to read for.
+                if place is None:
                     self._listener.remove(token)
             elif not isinstance(error, TooFewReplicas):
                 server.ambiguous.add(token)
@@ -285,7 +286,7 @@ class RedisPort:
             if token in server.ambiguous:
                 server.postpone(claim)  # a copy of this may be on its way, and would run into what comes after it
             return busy
-        if waiter is not None and claim.max_waiters is not None and not busy.position:
+        if waiter is not None and claim.max_waiters is not None and busy.memo is None:
             self._listener.remove(token)
             return busy._replace(full=True)
         if waiter is not None:
@@ -323,7 +324,7 @@ def _busy(
     """What ACQUIRE says of a lock that is somebody else's; and whether nobody hears us on its server."""
     who, since = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
     kept = None if record is None else record.decode()
-    return Busy(recheck_after / 1000, remaining / 1000, place, who, since, kept), bool(unheard)
+    return Busy(recheck_after / 1000, remaining / 1000, place or None, who, since, kept), bool(unheard)
 
 
 def _released(answer: Any) -> bool:

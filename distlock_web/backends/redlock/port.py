@@ -39,9 +39,6 @@ UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 5.0
 #: Releases that are remembered.
 RELEASED_KEPT = 500
 
-#: In place of who has a lock, where nobody has a majority.
-NOBODY = 0
-
 #: In place of the µs that a fence may be ahead of a node's time: another node has given it.
 GIVEN = ""
 
@@ -59,7 +56,7 @@ class RedlockPort:
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         if wait != 0:
             self._quorum.teller().server.listener.expect(claim, self.runtime)  # a release may be told before the answer
-        return await self._attempts(claim, wait, NOBODY)
+        return await self._attempts(claim, wait)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         listener, begun = self._quorum.teller().server.listener, now()
@@ -70,7 +67,7 @@ class RedlockPort:
         if left < pause and not woken:
             return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
         # The node that tells of a release has it back. A majority may not have it yet.
-        return await self._attempts(claim, None, busy.position if woken and hears else NOBODY)
+        return await self._attempts(claim, None, leaving=busy.memo if woken and hears else None)
 
     async def cancel(self, claim: Claim) -> None:
         self._wait_no_longer(claim)
@@ -80,11 +77,14 @@ class RedlockPort:
         for node in self._quorum.nodes:  # another one told it, as long as that answered
             node.server.listener.remove(claim.token)
 
-    async def _attempts(self, claim: Claim, wait: float | None, leaving: int) -> Granted | Busy:
-        """Again where nobody has it, for of those who come at the same moment one shall; or who is ``leaving``."""
+    async def _attempts(self, claim: Claim, wait: float | None, leaving: int | None = None) -> Granted | Busy:
+        """Again where nobody has it, for of those who come at the same moment one shall; or who is ``leaving``.
+
+        The memo of ``Busy`` is whose lock it is: the number of its acquisition. None: nobody has a majority.
+        """
         answer = await self._attempt(claim, wait)
         for pause in PAUSES:
-            if isinstance(answer, Granted) or answer.position not in (NOBODY, leaving):
+            if isinstance(answer, Granted) or answer.memo not in (None, leaving):
                 break
             await self.runtime.parker().park(DICE.uniform(pause / 2, pause))
             answer = await self._attempt(claim, wait)
@@ -208,9 +208,9 @@ class RedlockPort:
         # Where nodes are silent, one who has just got too few votes may have to give them back, as we have.
         has_it = votes + silent >= needed and held_for >= self._quorum.timeout
         if votes < needed and not has_it:
-            return Busy(min(remaining, DICE.uniform(*PAUSES[1:3])), remaining, NOBODY, who, held_for)
+            return Busy(min(remaining, DICE.uniform(*PAUSES[1:3])), remaining, None, who, held_for)
         # Not all who wait ask at the moment when it ends.
-        return Busy(remaining + DICE.uniform(0, PAUSES[0]), remaining, int(token[-12:], 16) or 1, who, held_for)
+        return Busy(remaining + DICE.uniform(0, PAUSES[0]), remaining, int(token[-12:], 16), who, held_for)
 
     # To keep it and to give it back ----------------------------------------------------------------------------------
 

@@ -338,11 +338,11 @@ class LeaseRow:
             self._transaction.run(tables.wake_many, {"tokens": tokens})
             self._transaction.wake(tokens)
 
-    def join(self, claim: Claim, position: int) -> tuple[float, int]:
+    def join(self, claim: Claim, place: int | None) -> tuple[float, int]:
         """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""
         tables = self._transaction.tables
         found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).first()
-        place = found.own or position or max(self.now, (found.last or 0) + 1)
+        place = found.own or place or max(self.now, (found.last or 0) + 1)
         recheck = min(max(self.free_at(claim.token) - self.now, 1_000), microseconds(claim.expire))
         recheck += microseconds(stagger(found.ahead, claim.expire))
         waiting = {"deadline": self.now + recheck + GRACE, "wake": 0}

@@ -47,19 +47,19 @@ class SQLVerbs:
         self._news = news
         self._outage = outage
 
-    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def acquire(self, claim: Claim, join: bool, place: int | None) -> Granted | Busy:
         ready = join and self._news.ready()
-        answer = self._ask(claim, ready, position)
+        answer = self._ask(claim, ready, place)
         if join and isinstance(answer, Busy):
             if not ready:
                 # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
                 self._news.start(claim.token, self._database.address.timeout)
-                answer = self._ask(claim, True, position)
+                answer = self._ask(claim, True, place)
             if isinstance(answer, Busy) and not answer.final:
                 self._news.expect(claim.token, claim.name)
         return answer
 
-    def _ask(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def _ask(self, claim: Claim, join: bool, place: int | None) -> Granted | Busy:
         since, new = now(), False
 
         def work(transaction: Transaction) -> Granted | Busy:
@@ -70,7 +70,7 @@ class SQLVerbs:
                 row.read_clock()
             if claim.once:
                 row.find_record()
-            answer = _take(row, claim, since) or _wait(row, claim, join, position)
+            answer = _take(row, claim, since) or _wait(row, claim, join, place)
             row.save()
             return answer
 
@@ -79,7 +79,7 @@ class SQLVerbs:
         except Unopened:  # to look would wait for as long again
             raise
         except Locked:
-            crowded = self._look(claim, position)
+            crowded = self._look(claim, place)
             if crowded is None:
                 raise
             return crowded
@@ -88,24 +88,24 @@ class SQLVerbs:
             self._outage.postpone(self._purge, after=0.0, within=FORGET_AFTER)
         return answer
 
-    def _look(self, claim: Claim, position: int) -> Busy | None:
+    def _look(self, claim: Claim, place: int | None) -> Busy | None:
         """What a claim is told that does not get to the row for all the others: who has the lock, if anybody has.
 
         One that waits may have been handed it meanwhile: it asks again.
         """
         tables = self._database.tables
         for row in self._database.read(tables.taken, {"keys": [key_of(claim.name)]}):
-            if row.state == SEVERAL and not position:
+            if row.state == SEVERAL and not place:
                 shares = Shares(self._database.read(tables.shares, {"keys": [row.name_key]}), row.now)
                 if shares.get(claim.token) is not None or shares.admits(claim.token):
                     break
-            if row.token != claim.token or position:
+            if row.token != claim.token or place:
                 info, held_for = as_info(row, 0), max(row.now - row.since, 0) / MICROSECONDS
                 asked_again = min(info.remaining, DICE.uniform(*CROWDED))
                 record = self._record_of(row) if info.state == "done" else None
-                if record is not None and position:
+                if record is not None and place:
                     self._cancel_later(claim)  # its place in the queue
-                return Busy(asked_again, info.remaining, position, info.holder, held_for, record)
+                return Busy(asked_again, info.remaining, place, info.holder, held_for, record)
         return None
 
     def _record_of(self, row: Any) -> str | None:
@@ -344,7 +344,7 @@ def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> L
     return None
 
 
-def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
+def _wait(row: LeaseRow, claim: Claim, join: bool, place: int | None) -> Busy:
     record, remaining = row.record if row.taken else None, row.remaining(claim.token)
     if record is not None:
         row.leave(claim.token)
@@ -352,7 +352,7 @@ def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
     late = limit_of(claim.token) > 1 and row.is_of_the_past(claim.token)
     if record is not None or late or not (join and row.taken):
         return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, record=record)
-    if claim.max_waiters is not None and not position and row.is_full(claim.token, claim.max_waiters):
+    if claim.max_waiters is not None and not place and row.is_full(claim.token, claim.max_waiters):
         return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, full=True)
-    recheck_after, place = row.join(claim, position)
+    recheck_after, place = row.join(claim, place)
     return Busy(recheck_after, remaining, place, row.holder, row.held_for)

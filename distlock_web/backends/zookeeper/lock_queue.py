@@ -250,7 +250,7 @@ class LockQueue:
         recheck_after = min(remaining, place.claim.expire) if join else remaining
         recheck_after += stagger(ahead - 1, place.claim.expire)
         held_for = max(0.0, (self.clock.now_ms() - (head.record.taken or head.stat.ctime)) / 1000)
-        return Busy(max(MIN_RECHECK, recheck_after), remaining, place.child.number, head.record.holder, held_for)
+        return Busy(max(MIN_RECHECK, recheck_after), remaining, holder=head.record.holder, held_for=held_for)
 
     def judge(self, view: View, head: Head) -> Head | None:
         """The first in the queue, with what is left of its lease; None: that is over, and its node is removed.

@@ -36,7 +36,7 @@ class ZooKeeperVerbs(BlockingVerbs):
 
     # Acquire ------------------------------------------------------------------------------------------------------
 
-    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def acquire(self, claim: Claim, join: bool, memo: None) -> Granted | Busy:
         self._tidy()
         answer: Granted | Busy | None = None
         for _ in range(MAX_ROUNDS):
@@ -44,7 +44,7 @@ class ZooKeeperVerbs(BlockingVerbs):
             if answer is not None:
                 break
         if answer is None:
-            answer = Busy(0.01, 0.01, position)
+            answer = Busy(0.01, 0.01)
         if isinstance(answer, Busy) and not join:
             self.cancel(claim)
         return answer

@@ -40,7 +40,7 @@ class VerbCases(Cases):
         places = [await harness.port.acquire(waiting, 10) for _ in range(2)]
         assert isinstance(places[0], Busy)
         assert isinstance(places[1], Busy)
-        assert places[0].position == places[1].position
+        assert places[0].memo == places[1].memo
         line = await harness.shown(NAME)
         assert line.waiters == 1
         await harness.port.cancel(waiting)

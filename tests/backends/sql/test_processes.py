@@ -58,11 +58,11 @@ def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, A
     before, behind = drive(port.acquire(first, None)), drive(port.acquire(second, None))
     assert isinstance(before, Busy)
     assert isinstance(behind, Busy)
-    assert before.position < behind.position
+    assert before.memo < behind.memo
     drive(port.cancel(first))
     again = drive(port.wait(first, before._replace(recheck_after=0.001), None))
     assert isinstance(again, Busy)
-    assert again.position == before.position
+    assert again.memo == before.memo
     drive(port.release(holder))
     assert isinstance(drive(port.acquire(first, 0)), Granted)
 

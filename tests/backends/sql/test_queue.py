@@ -87,7 +87,7 @@ def test_who_does_not_get_to_a_lock_that_is_held_hears_that_it_is_busy(
         assert answer.remaining > LONG / 2
         again = drive(port.wait(queued, before._replace(recheck_after=0.001), None))
         assert isinstance(again, Busy)
-        assert again.position == before.position, "it has kept its place"
+        assert again.memo == before.memo, "it has kept its place"
         assert not waiting.done()
         end(connection)
     drive(port.cancel(queued))

@@ -82,10 +82,10 @@ def _tell_places(say: Recorder) -> None:
     """Say the place that the server gave in its queue: the only word on who came first."""
     acquire = RedisPort.acquire
 
-    async def told(self: RedisPort, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
-        answer = await acquire(self, claim, wait, position)
-        if isinstance(answer, Busy) and answer.position:
-            say("joined", answer.position)
+    async def told(self: RedisPort, claim: Claim, wait: float | None, place: int | None = None) -> Granted | Busy:
+        answer = await acquire(self, claim, wait, place)
+        if isinstance(answer, Busy) and answer.memo:
+            say("joined", answer.memo)
         return answer
 
     RedisPort.acquire = told  # type: ignore[method-assign]

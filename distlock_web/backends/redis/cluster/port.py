@@ -57,7 +57,7 @@ class ClusterPort:
         async def ask(port: RedisPort) -> Granted | Busy:
             nonlocal slept
             if slept:
-                return await port.acquire(claim, None, busy.position)
+                return await port.acquire(claim, None, busy.memo)
             slept = True
             return await port.wait(claim, busy, seconds)
 

@@ -76,19 +76,19 @@ class EtcdVerbs(BlockingVerbs):
 
     # Acquire ------------------------------------------------------------------------------------------------------
 
-    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def acquire(self, claim: Claim, join: bool, memo: int | None) -> Granted | Busy:
         if join:
             self._news.expect(claim.token, self._keys(claim.name).rows)  # first: what ends from now on is heard of
-        answer = self._attempt(claim, join, position)
+        answer = self._attempt(claim, join, memo)
         if isinstance(answer, Busy) and not join:
             self._end_lease(_lease_of(claim.name, claim.token, claim.expire))
         return answer
 
     @_again
-    def _attempt(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def _attempt(self, claim: Claim, join: bool, memo: int | None) -> Granted | Busy:
         """Make a row, and see whether it is the first."""
         since, keys = now(), self._keys(claim.name)
-        lease = self._begin(claim.name, claim.token, claim.expire, known=position > 0)
+        lease = self._begin(claim.name, claim.token, claim.expire, known=memo is not None)
         mine = keys.row(claim.token)
         free = is_absent(mine) if join else is_absent(keys.rows, keys.end)
         look = [ranges(keys.rows, keys.end, **FIRST), ranges(mine)]
@@ -107,13 +107,13 @@ class EtcdVerbs(BlockingVerbs):
         self._news.expect(claim.token, keys.rows, ahead[0].key)
         return self._busy(claim, first[0], ahead[0], own[0].created)
 
-    def _busy(self, claim: Claim, holder: Row, ahead: Row | None = None, position: int = 0) -> Busy:
+    def _busy(self, claim: Claim, holder: Row, ahead: Row | None = None, memo: int | None = None) -> Busy:
         remaining = self._remaining(holder)
         # It asks in time for its own lease to go on. Whoever is next asks also when the holder's must have ended.
         recheck = math.ceil(claim.expire) / 3
         if ahead is not None and ahead.key == holder.key:
             recheck = min(recheck, remaining + LATE)
-        return Busy(recheck, remaining, position, holder.value["holder"])
+        return Busy(recheck, remaining, memo, holder.value["holder"])
 
     def cancel(self, claim: Claim) -> None:
         """When the lease has gone, so has its row, and a late copy of an acquisition makes none."""
