@@ -23,11 +23,10 @@ from ..core.backend import (
     Loss,
     WaiterInfo,
     at_once,
-    limit_of,
 )
 from ..core.config import StoreConfig, without_credentials
 from ..core.errors import ConfigurationError
-from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
+from ..core.runtime import TASKS, THREADS, Parker, Runtime, Token, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
 PLACE = 0.001
@@ -39,7 +38,7 @@ REMEMBERED = 32
 
 @dataclass(slots=True)
 class _Owner:
-    token: str
+    token: Token
     fence: int
     state: str  # held, cooldown, done, transit
     until: float
@@ -71,15 +70,15 @@ class _Lock:
     @property
     def limit(self) -> int:
         """How many may have it, as far as its owners are concerned."""
-        return min(map(limit_of, self.owners), default=SHARED)
+        return min((owner.token.limit for owner in self.owners.values()), default=SHARED)
 
     @property
     def record(self) -> str | None:
         return next((owner.record for owner in self.owners.values()), None)
 
-    def admits(self, token: str) -> bool:
+    def admits(self, token: Token) -> bool:
         """Whether this one may have it beside those that have it."""
-        return len(self.owners) < at_once(self.limit, limit_of(token))
+        return len(self.owners) < at_once(self.limit, token.limit)
 
     def count_waiters(self) -> int:
         """Those that are alive: nobody would ever wake in a closed event loop."""
@@ -233,7 +232,7 @@ class MemoryPort:
             if owner is None:
                 return self._loss(lock, claim.token)
             lock.owners = {transit: owner}
-            owner.token, owner.state = transit, "transit"
+            owner.token, owner.state = Token(transit), "transit"
             self._end_at(lock, owner, now() + seconds)
             return None
 
@@ -393,7 +392,7 @@ class MemoryPort:
                 if ends.free_at(token) < known.free_at(token) and waiter.parker.unpark():
                     return
 
-    def _loss(self, lock: _Lock, token: str) -> Loss:
+    def _loss(self, lock: _Lock, token: Token) -> Loss:
         if lock.gone.get(token) == "revoked":
             return "revoked"
         return "expired" if token in lock.owners or lock.admits(token) else "taken"

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeV
 
 from .config import DatabaseAddress, StoreConfig
 from .errors import BackendUnavailable, DistLockError
-from .runtime import Runtime
+from .runtime import Runtime, Token
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -57,19 +57,6 @@ def drift(expire: float) -> float:
 SHARED = 1_000_000
 
 
-def limited(token: str, limit: int) -> str:
-    """This token, of a claim that lets so many hold the lock, itself among them.
-
-    The number is a part of the token, so that every verb of a store, and the queue, knows of it.
-    """
-    return f"{token}/{limit}"
-
-
-def limit_of(token: str) -> int:
-    """How many may hold a lock as far as the claim with this token is concerned; 1: it wants to be alone."""
-    return int(token.partition("/")[2] or 1)
-
-
 def at_once(one: int, other: int) -> int:
     """How many may hold a lock where some of them let so many and some so many: the smaller number of these two.
 
@@ -84,20 +71,20 @@ class Ends(NamedTuple, Generic[Moment]):
     moments: Sequence[Moment]
     limit: int
 
-    def free_at(self, token: str) -> Moment:
+    def free_at(self, token: Token) -> Moment:
         """When so many have ended that this token may have it; all of them, where others wait in front of it."""
-        needed = len(self.moments) - at_once(self.limit, limit_of(token)) + 1
+        needed = len(self.moments) - at_once(self.limit, token.limit) + 1
         return self.moments[needed - 1 if needed > 0 else -1] if self.moments else 0
 
 
 class Claim(NamedTuple):
     """One acquisition of one name: what is asked of the store, and the proof afterwards.
 
-    A lock may be held by as many as each of its holders lets (:func:`limit_of` its token, :func:`at_once`).
+    A lock may be held by as many as each of its holders lets (the limit of its token, :func:`at_once`).
     """
 
     name: str
-    token: str
+    token: Token
     expire: float
     holder: str = ""  #: who holds it, for people: what ``HolderInfo.current`` made
     #: It joins the queue only where fewer wait; None: however many. Whoever stands in the queue keeps the place.

@@ -100,27 +100,52 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_copied)  # sooner than it would be noticed
 
 
-#: Of a token, that name its store.
-IDENT_DIGITS = 16
+class Token(str):
+    """One acquisition: 16 hex digits name the store that is told, 24 the request, 12 are its own; at last, behind a
+    ``/``, how many may hold the lock, if that is more than one.
+
+    The digits of the request are random and leave this process only as a part of tokens, so nobody can guess one. Its
+    own are random, too: a copy of this process (a fork, the snapshot of a machine) never makes the same token.
+
+    It is a text, for as a text it goes to a server, comes back from it, and finds its waiter. What is where in it is
+    known here alone, and in Lua.
+    """
+
+    __slots__ = ()
+
+    STORE_DIGITS = 16
+
+    @property
+    def store(self) -> str:
+        """Of its store object in its process: by this name a server tells its waiters something."""
+        return self[: self.STORE_DIGITS]
+
+    @property
+    def number(self) -> int:
+        """Another one for each acquisition, and no secret."""
+        return int(self.partition("/")[0][-12:], 16)
+
+    @property
+    def limit(self) -> int:
+        """How many may hold the lock as far as this claim is concerned; 1: it wants to be alone."""
+        return int(self.partition("/")[2] or 1)
+
+    def limited(self, limit: int) -> Token:
+        """The same of a claim that lets so many hold the lock, itself among them.
+
+        The number is a part of the token, so that every verb of a store, and the queue, knows of it.
+        """
+        return Token(f"{self}/{limit}")
 
 
 def new_ident() -> str:
-    """Random hex digits: the name of one store object in one process, by which servers tell its waiters something."""
-    return secrets.token_hex(IDENT_DIGITS // 2)
+    """The name of a store object in this process, random: what its tokens begin with."""
+    return secrets.token_hex(Token.STORE_DIGITS // 2)
 
 
-def new_token(ident: str = new_ident()) -> str:
-    """A token for one acquisition, in hex digits: 16 name the store that is told, 24 the request, 12 are its own.
-
-    Those of the request are random and leave this process only as a part of tokens, so nobody can guess one. Its own
-    are random, too: a copy of this process (a fork, the snapshot of a machine) never makes the same token.
-    """
-    return ident + request_token() + os.urandom(6).hex()
-
-
-def acquisition_number(token: str) -> int:
-    """The number in a token, which is no secret: another one for each acquisition."""
-    return int(token.partition("/")[0][-12:], 16)
+def new_token(ident: str = new_ident()) -> Token:
+    """For one acquisition, by the running request."""
+    return Token(ident + request_token() + os.urandom(6).hex())
 
 
 class Parker(Protocol):

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 
 from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
-from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
+from ..core.runtime import TASKS, THREADS, Runtime, Token, drive, in_event_loop, now
 from . import call_site, chain
 from .hold import Hold
 from .scope import Scope, names_of
@@ -187,7 +187,7 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
     raise scope.over_error()
 
 
-async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
+async def _hand_over(scope: Scope, proof: Token, transit: float) -> None:
     scope.let_go()
     port = scope.spec.store.port(scope.runtime)
     for hold in scope.acquired:
@@ -204,7 +204,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
         hold.released("detached")
 
 
-async def _take_back(scope: Scope, proof: str, transit: float, port: Port) -> None:
+async def _take_back(scope: Scope, proof: Token, transit: float, port: Port) -> None:
     scope.let_go()
     for hold in scope.acquired:
         claim = hold.claim_to_the_end

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, limit_of, limited, retry_once
+from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
@@ -91,7 +91,7 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
     spec = scope.spec
     token = new_token(spec.store.ident)
     if spec.limit > 1:
-        token = limited(token, spec.limit)
+        token = token.limited(spec.limit)
     claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters, bool(scope.asked))
     refused: BaseException | None = None
     try:
@@ -267,7 +267,7 @@ def _passes_by(scope: Scope) -> Callable[[Scope, Hold], bool] | None:
             return False
         if outer.gone is None and hold.check():
             own.add(hold)
-            limit = limit_of(hold.claim.token)
+            limit = hold.claim.token.limit
             # One that was taken inside of a block has its turn in the block's own place.
             places = min(places, at_once(spec.limit, limit) if hold in outer.acquired or limit == SHARED else 1)
             # A worker may end it before the time is over; to wait for ever would be to wait for oneself, perhaps.
@@ -292,7 +292,7 @@ def _own_lease_error(spec: Spec, hold: Hold) -> ConfigurationError | LockBusy:
 
 def _check_limit(spec: Spec, hold: Hold) -> None:
     """``ConfigurationError`` for a block that would wait until its own call chain has gone."""
-    limit = limit_of(hold.claim.token)
+    limit = hold.claim.token.limit
     if at_once(spec.limit, limit) >= limit:
         return
     outer = "shared" if limit == SHARED else f"with limit={limit}"

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
-from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, SHARED, Claim, Granted, drift, limit_of
+from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, SHARED, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import Parker, Process, Runtime, acquisition_number, check_process, now
+from ..core.runtime import Parker, Process, Runtime, check_process, now
 from . import events
 
 #: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
@@ -226,7 +226,7 @@ class Hold:
             self.store.alias,
             claim.name,
             self.template,
-            lease=acquisition_number(claim.token),
+            lease=claim.token.number,
             fence=self.fence,
             expire=self.remaining if kind == "renewed" else claim.expire,  # extended, it lives as long as was asked for
             waited=self.waited,
@@ -334,7 +334,7 @@ class ReentryGate:
 
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
-        self._shared = limit_of(hold.claim.token) == SHARED
+        self._shared = hold.claim.token.limit == SHARED
         self._lock = threading.RLock()
         self._inside: Turn | None = None
         self._closed = False

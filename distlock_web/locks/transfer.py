@@ -17,7 +17,7 @@ from typing import Any
 from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, NotHeld
 from ..core.formats import refusal
-from ..core.runtime import now
+from ..core.runtime import Token, now
 from .scope import Scope
 
 
@@ -67,9 +67,9 @@ class Ticket:
         raise refusal("A ticket from lease.detach()", newer)
 
     @property
-    def proof(self) -> str:
+    def proof(self) -> Token:
         """What the store keeps of it. A digest of all of the text, so that an altered ticket proves nothing."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return Token(hashlib.sha256(self.text.encode()).hexdigest())
 
 
 def _fields(

@@ -24,7 +24,7 @@ from distlock_web.core.blocking_port import (
     Wakeups,
     stagger,
 )
-from distlock_web.core.runtime import TASKS, THREADS, drive, new_token
+from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from tests.support.waiting import PATIENCE
 
 
@@ -108,7 +108,7 @@ def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Ca
         await ports.verbs.until_asked()
         task.cancel()
         await asyncio.wait({task})
-        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim._replace(token=token or claim.token)))
+        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim._replace(token=Token(token or claim.token))))
         await asyncio.sleep(0.02)
         ports.verbs.may_answer.set()
         await cancelling

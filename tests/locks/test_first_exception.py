@@ -21,7 +21,7 @@ from distlock_web import (
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Busy, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import TASKS, THREADS, drive
+from distlock_web.core.runtime import TASKS, THREADS, Token, drive
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
@@ -170,10 +170,10 @@ def lost_then_released(how: str, injector: FaultInjector) -> None:
             assert drive(port.revoke(claim.name, lease.fence or 0))
         else:
             drive(port.cancel(claim))  # as if the store had lost its data
-            drive(port.cancel(claim._replace(token="other")))
+            drive(port.cancel(claim._replace(token=Token("other"))))
             store.backend._backend._table.locks.clear()  # type: ignore[attr-defined]
         if how == "taken":
-            assert isinstance(drive(port.acquire(claim._replace(token="another"), 0)), Granted)
+            assert isinstance(drive(port.acquire(claim._replace(token=Token("another")), 0)), Granted)
         injector.lose("release", "request")
 
 

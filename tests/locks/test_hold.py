@@ -11,7 +11,7 @@ import pytest
 from distlock_web import BackendUnavailable, HolderInfo, LeaseLost
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import Registry
-from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.core.runtime import THREADS, Token, drive, new_token, now
 from distlock_web.locks import events
 from distlock_web.locks.hold import Hold, ReentryGate, Turn
 from distlock_web.locks.scope import Scope, Spec
@@ -25,7 +25,7 @@ def hold() -> Hold:
 
 def hold_at_least(expire: float, since: float | None = None) -> Hold:
     store = Registry({"default": {"BACKEND": "memory"}}).store("default")
-    return Hold(store, Claim("a", "token", expire), Granted(1, now() if since is None else since))
+    return Hold(store, Claim("a", Token("token"), expire), Granted(1, now() if since is None else since))
 
 
 def test_a_look_changes_nothing_and_calls_nobody(hold: Hold) -> None:

@@ -15,6 +15,7 @@ import pytest
 from distlock_web.backends.redis import scripts
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
 from distlock_web.backends.redis.scripts import Script, bulk, command, extend_keys, pack_keys, queue_of
+from distlock_web.core.runtime import Token
 from tests.support.clock_shift import compiled_shim
 from tests.support.simulation import compared
 from tests.support.simulation.redis_cluster import SLOTS, ClusterServer
@@ -148,7 +149,7 @@ Arguments = Callable[[Nodes, random.Random, str], tuple[str | int, ...]]
 def _of_lock(script: Script, arguments: Arguments, *, joins: bool = False) -> Callable[[Nodes, random.Random], bytes]:
     def step(nodes: Nodes, chance: random.Random) -> bytes:
         args = arguments(nodes, chance, nodes.name)
-        return script.call(KEYS.of(nodes.name, str(args[0]) if joins else ""), args, by_source=True)
+        return script.call(KEYS.of(nodes.name, Token(args[0]) if joins else None), args, by_source=True)
 
     return step
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from distlock_web.backends.redis.scripts import Script
-from distlock_web.core.backend import Busy, Granted, limited
+from distlock_web.core.backend import Busy, Granted
 from distlock_web.core.runtime import new_token
 from distlock_web.testing.contract import StoreContract
 from distlock_web.testing.contract.base import NAME, case, claim
@@ -73,7 +73,7 @@ class Listed(StoreContract):
     async def places_are_shown(self, harness: Harness) -> None:
         """Of several holders each has a line, and none whoever has released, or was released by force."""
         port = harness.port
-        places = [claim()._replace(token=limited(new_token(), 3)) for _ in range(3)]
+        places = [claim()._replace(token=new_token().limited(3)) for _ in range(3)]
         fences = [answer.fence for one in places if isinstance(answer := await port.acquire(one, 0), Granted)]
         assert [(line.fence, line.holders, line.limit) for line in await port.inspect([NAME])] == [
             (fence, 3, 3) for fence in fences

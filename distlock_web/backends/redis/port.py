@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ...core.errors import BackendUnavailable
-from ...core.runtime import Runtime, now
+from ...core.runtime import Runtime, Token, now
 from .listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
 from .scripts import (
     ACQUIRE,
@@ -49,7 +49,7 @@ class Keys(Protocol):
     def index_of(self, name: str) -> str:
         """The key of the index that lists this lock."""
 
-    def of(self, name: str, joining: str = "") -> PackedKeys:
+    def of(self, name: str, joining: Token | None = None) -> PackedKeys:
         """Of a script on one lock; with those that it may make where this token joins the queue."""
 
     def done_of(self, name: str) -> str:
@@ -66,7 +66,7 @@ class OneIndex:
     def index_of(self, name: str) -> str:
         return self.index
 
-    def of(self, name: str, joining: str = "") -> PackedKeys:
+    def of(self, name: str, joining: Token | None = None) -> PackedKeys:
         return lock_keys(name, self.index)
 
     def done_of(self, name: str) -> str:

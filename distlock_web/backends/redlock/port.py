@@ -20,7 +20,7 @@ from functools import partial
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ...core.runtime import DICE, Runtime, now
+from ...core.runtime import DICE, Runtime, Token, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
 from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
@@ -210,7 +210,7 @@ class RedlockPort:
         if votes < needed and not has_it:
             return Busy(min(remaining, DICE.uniform(*PAUSES[1:3])), remaining, None, who, held_for)
         # Not all who wait ask at the moment when it ends.
-        return Busy(remaining + DICE.uniform(0, PAUSES[0]), remaining, int(token[-12:], 16), who, held_for)
+        return Busy(remaining + DICE.uniform(0, PAUSES[0]), remaining, Token(token.decode()).number, who, held_for)
 
     # To keep it and to give it back ----------------------------------------------------------------------------------
 

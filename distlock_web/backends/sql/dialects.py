@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.runtime import DICE, IDENT_DIGITS, now
+from ...core.runtime import DICE, Token, now
 from .faults import SILENT, Fault, of_mysql, of_postgresql, of_sqlite
 from .schema import Table
 from .sockets import keep_alive
@@ -18,7 +18,7 @@ from .watched import Unanswered, Watched, WatchedMySQL
 
 def channel_of(token: str) -> str:
     """Where the store of this token listens."""
-    return f"distlock_{token[:IDENT_DIGITS]}"
+    return f"distlock_{Token(token).store}"
 
 
 #: Seconds after which a MySQL ends a connection that says nothing. One that was only idle is made anew at its next use.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ...core.backend import Claim, LockInfo, Loss, limit_of
+from ...core.backend import Claim, LockInfo, Loss
 from ...core.blocking_port import stagger
 from ...core.formats import refusal
-from ...core.runtime import IDENT_DIGITS
+from ...core.runtime import Token
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
 from .statement import Statement
@@ -24,6 +24,10 @@ NOBODY: Mapping[str, Any] = {
     "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
     "queued": 0,
 }  # fmt: skip
+
+
+#: In place of a waiter's token: of one that wants to be alone, whoever it is.
+ANYBODY = Token()
 
 
 def microseconds(seconds: float) -> int:
@@ -108,37 +112,37 @@ class LeaseRow:
             return self.shares.holding
         return [self] if self.taken else []
 
-    def owner(self, token: str) -> LeaseRow | Share | None:
+    def owner(self, token: Token) -> LeaseRow | Share | None:
         """What this token has, or had until it was taken from it."""
-        if limit_of(token) > 1:
+        if token.limit > 1:
             return self.shares.get(token)
         return self if self.taken and self.token == token else None
 
-    def held_by(self, token: str) -> LeaseRow | Share | None:
+    def held_by(self, token: Token) -> LeaseRow | Share | None:
         owner = self.owner(token)
         return owner if owner is not None and owner.state in ("held", "granted") else None
 
-    def admits(self, token: str) -> bool:
+    def admits(self, token: Token) -> bool:
         """Whether it is free, or shared by fewer than this token and all of them let in."""
         return self.shares.admits(token) if self.state == SEVERAL else not self.taken
 
-    def loss(self, token: str) -> Loss:
+    def loss(self, token: Token) -> Loss:
         owner = self.owner(token)
         if self.revoked == token or (owner is not None and owner.state == "revoked"):
             return "revoked"
         return "expired" if owner is not None or self.admits(token) else "taken"
 
-    def free_at(self, token: str) -> int:
+    def free_at(self, token: Token) -> int:
         """When this token may have it, if nothing happens until then but that leases end."""
-        return self.shares.ends.free_at(token) if self.state == SEVERAL and limit_of(token) > 1 else self.expires_at
+        return self.shares.ends.free_at(token) if self.state == SEVERAL and token.limit > 1 else self.expires_at
 
-    def _known_free_at(self, token: str) -> int:
+    def _known_free_at(self, token: Token) -> int:
         """The same as those have been told who wait."""
-        if self._read["state"] == SEVERAL and limit_of(token) > 1:
+        if self._read["state"] == SEVERAL and token.limit > 1:
             return self.shares.known.free_at(token)
         return int(self._read["expires_at"])
 
-    def remaining(self, token: str) -> float:
+    def remaining(self, token: Token) -> float:
         return max(self.free_at(token) - self.now, 1_000) / MICROSECONDS
 
     @property
@@ -152,9 +156,9 @@ class LeaseRow:
         found = self._transaction.run(self._transaction.tables.clock_and_floor).first()
         self.now, self.fence = found.now, found.floor or 0
 
-    def own(self, token: str, holder: str, expire: int, state: str) -> None:
+    def own(self, token: Token, holder: str, expire: int, state: str) -> None:
         self.fence = max(self.fence + 1, self.now)
-        if limit_of(token) > 1:
+        if token.limit > 1:
             self.shares.add(Share(token, state, self.fence, self.now, self.now + expire, holder))
             self._sum_up()
         else:
@@ -181,22 +185,23 @@ class LeaseRow:
         if self.state == SEVERAL:
             self._sum_up()
         elif self.state == "granted":
-            self._strike(self.token)
+            self._strike(Token(self.token))
         self.token, self.state = "", ""
 
     def hand_over(self, asking: str = "") -> bool:
         """Give the lock to the first waiters that it admits, up to who asks. Whether others have it or come first."""
         if self.state == SEVERAL:
             _ = self.shares  # whose dead leave the queue before anybody looks at it
-        others, waiter = False, ""
+        others, waiter = False, ANYBODY
         for head in self._heads():
-            if head.token == asking:
+            token = Token(head.token)
+            if token == asking:
                 break
-            if not self.admits(head.token):
-                others, waiter = True, head.token
+            if not self.admits(token):
+                others, waiter = True, token
                 break
-            self._granted.append(head.token)
-            self.own(head.token, from_ascii(head.holder), head.expire, "granted")
+            self._granted.append(token)
+            self.own(token, from_ascii(head.holder), head.expire, "granted")
             if self.state != SEVERAL:
                 others = True
                 break
@@ -212,7 +217,7 @@ class LeaseRow:
             self._transaction.wake(self._granted)
             self._granted = []
 
-    def let_go(self, token: str) -> None:
+    def let_go(self, token: Token) -> None:
         """Its owner gives it back: to the next ones. Else ``expires_at`` stays, for its own requests may be late."""
         if self.state == SEVERAL:
             self.shares.remove(token)
@@ -235,9 +240,9 @@ class LeaseRow:
             self._sum_up()
         self.pass_on()
 
-    def is_of_the_past(self, token: str) -> bool:
+    def is_of_the_past(self, token: Token) -> bool:
         """Whether the lock was this token's, which has given it back or lost it: a request of it comes late."""
-        if limit_of(token) > 1:
+        if token.limit > 1:
             return token == self.released or self.owner(token) is not None
         return token in (self.released, self.revoked) and self.expires_at > self.now
 
@@ -318,13 +323,13 @@ class LeaseRow:
                 self._transaction.run(tables.leave_many, {"tokens": dead})
             yield from (head for head in heads if head.deadline > self.now)
 
-    def _strike(self, token: str) -> None:
+    def _strike(self, token: Token) -> None:
         """The process of this token is no more, as it seems: nor are the others of it that wait. Unless it asks."""
-        if self.queued and token[:IDENT_DIGITS] != self._asking[:IDENT_DIGITS]:
-            process = f"{token[:IDENT_DIGITS]}%"
+        if self.queued and token.store != Token(self._asking).store:
+            process = f"{token.store}%"
             self._transaction.run(self._transaction.tables.strike, {"key": self.key, "process": process})
 
-    def _tell(self, waiter: str = "") -> None:
+    def _tell(self, waiter: Token = ANYBODY) -> None:
         """If this waiter may have it sooner than those know who wait, they are to ask; without one, all of them alike.
 
         The first of each process, for nobody knows which of them live; not all, for one is enough.
@@ -354,7 +359,7 @@ class LeaseRow:
             self.queued = 1
         return recheck / MICROSECONDS, place
 
-    def is_full(self, token: str, most: int) -> bool:
+    def is_full(self, token: Token, most: int) -> bool:
         """Whether so many others wait, as far as is known alive; not for a token that stands there itself."""
         if not self.queued:
             return False
@@ -362,7 +367,7 @@ class LeaseRow:
         waiting = [row.token for row in self._transaction.run(tables.waiting, {"key": self.key}).all()]
         return len(waiting) >= most and token not in waiting
 
-    def leave(self, token: str) -> None:
+    def leave(self, token: Token) -> None:
         if self.queued:
             self._transaction.run(self._transaction.tables.leave, {"whose": token})
 

@@ -15,10 +15,9 @@ from contextlib import suppress
 from os import dup
 from typing import Any
 
-from ...core.backend import limit_of
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
-from ...core.runtime import DICE, now
+from ...core.runtime import DICE, Token, now
 from ...core.worker import Worker
 from .database import Database
 from .dialects import channel_of
@@ -41,7 +40,7 @@ class Poller:
     def __init__(self, wakeups: Wakeups, database: Database) -> None:
         self._wakeups = wakeups
         self._database = database
-        self._token = ""
+        self._token = Token()
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
         self._worker = Worker("distlock-sql", self._step, lambda: not self._is_idle())
@@ -53,7 +52,7 @@ class Poller:
         """Whether one that joins a queue now hears of everything."""
         return self._begun.is_set() and self._worker.runs
 
-    def start(self, token: str, timeout: float) -> None:
+    def start(self, token: Token, timeout: float) -> None:
         """What is told to the store of this token is heard of. If no thread is to be had nobody is told anything, and
         asks when the lease ends."""
         self._token = token
@@ -95,7 +94,7 @@ class Poller:
         keys = [key_of(name) for name in sorted(set(waiting.values()))]
         try:
             tables = self._database.tables
-            news = tables.news_of_shares if any(limit_of(token) > 1 for token in waiting) else tables.news
+            news = tables.news_of_shares if any(Token(token).limit > 1 for token in waiting) else tables.news
             rows = self._database.read(news, {"keys": keys})
         except DistLockError as error:  # they ask themselves when the lease ends, and say what is wrong
             logger.debug("Waiters for locks are not told for a moment: %s", error)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.backend import SHARED, Ends, LockInfo, at_once, limit_of
+from ...core.backend import SHARED, Ends, LockInfo, at_once
+from ...core.runtime import Token
 from .database import Transaction
 from .tables import MICROSECONDS, from_ascii, to_ascii
 
@@ -24,7 +25,7 @@ SEVERAL = "shared"
 class Share:
     """One of the holders, with what a row of ``distlock_lease`` says of a lock's only one."""
 
-    token: str
+    token: Token
     state: str  # held, granted, cooldown; revoked: it holds nothing, and is told so until its lease would have ended
     fence: int
     since: int
@@ -42,7 +43,7 @@ class Shares:
     def __init__(self, rows: Iterable[Any], now: int) -> None:
         self._read = {row.token: row for row in rows}
         self._by_token = {
-            row.token: Share(row.token, row.state, row.fence, row.since, row.expires_at, from_ascii(row.holder))
+            row.token: Share(Token(row.token), row.state, row.fence, row.since, row.expires_at, from_ascii(row.holder))
             for row in self._read.values()
             if row.expires_at > now
         }
@@ -51,7 +52,7 @@ class Shares:
         self.known = self.ends  #: as those know it who wait
         #: They were handed a place, and their lease has ended without a word of theirs.
         self.unheard = [
-            row.token for row in self._read.values() if row.state == "granted" and row.token not in self._by_token
+            Token(token) for token, row in self._read.items() if row.state == "granted" and token not in self._by_token
         ]
 
     def get(self, token: str) -> Share | None:
@@ -61,7 +62,7 @@ class Shares:
         self._by_token[share.token] = share
         if self._holding is not None:  # put where it belongs: a thousand may enter in one transaction
             insort(self._holding, share, key=_by_end)
-            self._limit = min(self._limit, limit_of(share.token))
+            self._limit = min(self._limit, share.token.limit)
 
     def remove(self, token: str) -> None:
         del self._by_token[token]
@@ -78,7 +79,7 @@ class Shares:
             self._holding = sorted(
                 (share for share in self._by_token.values() if share.state != "revoked"), key=_by_end
             )
-            self._limit = min((limit_of(share.token) for share in self._holding), default=SHARED)
+            self._limit = min((share.token.limit for share in self._holding), default=SHARED)
         return self._holding
 
     @property
@@ -90,9 +91,9 @@ class Shares:
     def ends(self) -> Ends[int]:
         return Ends([share.expires_at for share in self.holding], self.limit)
 
-    def admits(self, token: str) -> bool:
+    def admits(self, token: Token) -> bool:
         """Whether this token may have it beside those that have it."""
-        return len(self.holding) < at_once(self.limit, limit_of(token))
+        return len(self.holding) < at_once(self.limit, token.limit)
 
     def lines(self, row: Any, waiters: int) -> list[LockInfo]:
         """A line for each that has the lock of this row; only the first tells of those who wait."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from ...core.runtime import IDENT_DIGITS
+from ...core.runtime import Token
 from .dialects import Dialect
 from .schema import HOLDER, LEASE, RECORD, WAITER, Table
 from .statement import Statement
@@ -138,7 +138,7 @@ class Tables:
             f"SELECT name_key, count(*) AS waiters FROM {waiter} WHERE deadline > {clock} GROUP BY name_key"
         )
         self.firsts = Statement(
-            f"SELECT min(place) FROM {waiter} WHERE {queue} GROUP BY substr(token, 1, {IDENT_DIGITS}) "
+            f"SELECT min(place) FROM {waiter} WHERE {queue} GROUP BY substr(token, 1, {Token.STORE_DIGITS}) "
             f"ORDER BY min(place) LIMIT {HEADS}"
         )
         self.at_places = Statement(f"SELECT token FROM {waiter} WHERE {queue} AND place IN :places")

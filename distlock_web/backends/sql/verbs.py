@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
-from ...core.runtime import DICE, now
+from ...core.runtime import DICE, Token, now
 from .database import AllInUse, Database, Locked, Transaction, Unopened, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
@@ -323,7 +323,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     return None if owner is None else Granted(owner.fence, since)
 
 
-def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
+def release(row: LeaseRow, token: Token, cooldown: float, record: str | None) -> Loss | None:
     owner = row.held_by(token)
     if owner is None:
         known = row.owner(token)
@@ -349,7 +349,7 @@ def _wait(row: LeaseRow, claim: Claim, join: bool, place: int | None) -> Busy:
     if record is not None:
         row.leave(claim.token)
     # A copy that comes late, of one that has given back its place among several, is nobody who waits.
-    late = limit_of(claim.token) > 1 and row.is_of_the_past(claim.token)
+    late = claim.token.limit > 1 and row.is_of_the_past(claim.token)
     if record is not None or late or not (join and row.taken):
         return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, record=record)
     if claim.max_waiters is not None and not place and row.is_full(claim.token, claim.max_waiters):

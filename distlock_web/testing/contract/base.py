@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.core.backend import Capabilities, Claim, Granted
-from distlock_web.core.runtime import new_token
+from distlock_web.core.runtime import Token, new_token
 from distlock_web.locks.lock import Lock
 
 from ..harness import HARNESSES, AsyncHarness, Harness
@@ -114,4 +114,4 @@ async def ending(harness: Harness, seconds: float) -> tuple[Claim, Granted]:
 
 def claim(token: str | None = None, expire: float = 30.0, name: str = NAME) -> Claim:
     """A claim for the port itself, with a fresh token."""
-    return Claim(name, token or new_token(), expire, "a holder")
+    return Claim(name, Token(token or new_token()), expire, "a holder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distlock_web import lock, request_scope
 from distlock_web.core.backend import Busy, Claim
 from distlock_web.core.keys import MAX_NAME_BYTES
-from distlock_web.core.runtime import new_token, now
+from distlock_web.core.runtime import Token, new_token, now
 
 from ..harness import Harness
 from .base import KEY, NAME, PREFIX, Cases, case, claim, ending, needs, the_lock
@@ -50,7 +50,7 @@ class ExclusionCases(Cases):
             lease = await harness.acquire(the_lock())
         line = await harness.shown(NAME)
         for guess in (new_token(), "known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
-            unrelated = Claim(NAME, guess, 30.0)
+            unrelated = Claim(NAME, Token(guess), 30.0)
             assert await harness.port.release(unrelated) == "taken"
             assert await harness.port.extend([unrelated]) == ["taken"]
             await harness.port.cancel(unrelated)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, NotHeld
-from distlock_web.core.backend import SHARED, Busy, Claim, Granted, limited
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.core.runtime import now
 
 from ..harness import Harness
@@ -18,7 +18,7 @@ from .base import NAME, Cases, case, claim, needs, the_lock
 def place(limit: int = 2, expire: float = 30.0) -> Claim:
     """A claim for the port itself, of one that lets so many in."""
     alone = claim(expire=expire)
-    return alone._replace(token=limited(alone.token, limit))
+    return alone._replace(token=alone.token.limited(limit))
 
 
 class SharingCases(Cases):

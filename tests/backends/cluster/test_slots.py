@@ -9,7 +9,7 @@ from distlock_web import lock
 from distlock_web.backends.redis.cluster.slots import SLOTS, SlotKeys, slot_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive, new_token
+from distlock_web.core.runtime import Token, drive, new_token
 from tests.support.callers import unrelated
 from tests.support.stores.cluster import Cluster
 from tests.support.waiting import LONG
@@ -25,7 +25,7 @@ def test_each_slot_has_an_index_that_lies_in_it() -> None:
 
 @pytest.mark.parametrize("name", ["disLock:k", "disLock:a%7Bb%7D", "disLock:ünï", "disLock:" + "x" * 150])
 def test_the_keys_of_a_lock_are_in_one_slot(cluster: Cluster, name: str) -> None:
-    packed = KEYS.of(name, "0123456789abcdef").packed
+    packed = KEYS.of(name, Token("0123456789abcdef")).packed
     keys = packed.decode().split("\r\n")[3::2]
     assert len(keys) == 4
     assert {cluster.nodes[0].ask("CLUSTER", "KEYSLOT", key) for key in keys} == {slot_of(name)}

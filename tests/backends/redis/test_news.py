@@ -7,13 +7,13 @@ import pytest
 from distlock_web.backends.redis.transport.subscription import Grant
 from distlock_web.backends.redis.transport.waiter import ReceivedGrant, Waiter
 from distlock_web.core.backend import Claim
-from distlock_web.core.runtime import THREADS, now
+from distlock_web.core.runtime import THREADS, Token, now
 
 ASKED = 1_700_000_000_000_000  #: the server's clock at our last question
 
 
 def waiter_that_asked(seconds_ago: float, expire: float = 10.0) -> Waiter:
-    waiter = Waiter(Claim("lock", "token", expire), THREADS, connection=7)
+    waiter = Waiter(Claim("lock", Token("token"), expire), THREADS, connection=7)
     waiter.sent_at, waiter.server_time_us = now() - seconds_ago, ASKED
     return waiter
 

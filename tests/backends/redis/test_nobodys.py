@@ -14,7 +14,7 @@ import redis
 from distlock_web import LeaseLost
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, Store, registry
-from distlock_web.core.runtime import THREADS, drive, new_token
+from distlock_web.core.runtime import THREADS, Token, drive, new_token
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import KEY, NAME, held, left_behind, queued
@@ -40,7 +40,7 @@ class Waiting:
 
     def listen(self) -> None:
         """As if a task of an event loop waited beside it: the listener's own thread reads."""
-        self.beside = self.claim._replace(token=self.claim.token[:-1] + "x")
+        self.beside = self.claim._replace(token=Token(self.claim.token[:-1] + "x"))
         self.backend.server.listener.expect(self.beside, THREADS).loop = self.loop
         drive(self.backend.server.listener.listen(THREADS))
 
@@ -246,7 +246,7 @@ def test_where_nobody_else_waits_a_release_by_force_hands_it_to_the_next_of_the_
 
 def test_whoever_hears_that_it_is_done_leaves_its_queue(waiting: Waiting) -> None:
     """A stopped process had its line aside when all were sent away: a later lease went to its waiter, for nobody."""
-    process = waiting.claim.token[:16]
+    process = waiting.claim.token.store
     line = f"{{{NAME}}}:queue:{process}"
     kept: Any = waiting.client.zrange(line, 0, -1, withscores=True)
     holder = scope_of(waiting.holder).holds[0].claim

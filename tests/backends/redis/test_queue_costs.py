@@ -55,9 +55,7 @@ def join(processes: list[str], count: int, expire: float = LONG) -> list[Claim]:
     """So many waiters of these processes, in turn; whether they live is not asked."""
     run = registry().store("default").backend.server.threads().run  # type: ignore[attr-defined]
     keys = lock_keys(NAME, "disLock:~held")
-    claims = [
-        Claim(NAME, processes[number % len(processes)] + new_token()[16:], expire, "x") for number in range(count)
-    ]
+    claims = [Claim(NAME, new_token(processes[number % len(processes)]), expire, "x") for number in range(count)]
     for claim in claims:
         answer = drive(run(ACQUIRE, keys, (claim.token, round(expire * 1000), 1, "x", "")))
         assert answer[0] == 0, "it waits"

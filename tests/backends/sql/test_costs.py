@@ -10,8 +10,8 @@ import pytest
 
 from distlock_web import configure, lock
 from distlock_web.backends.sql import database
-from distlock_web.core.backend import SHARED, Claim, limited
-from distlock_web.core.runtime import drive, new_ident, new_token
+from distlock_web.core.backend import SHARED, Claim
+from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import Beside, threads, unrelated
 from tests.support.waiting import LONG, PATIENCE, eventually
 
@@ -82,7 +82,7 @@ def test_readers_that_enter_together_cost_less_than_a_request_each(store: Any, s
     """A release in front of a thousand took longer than a transaction may, and so did each that came after it."""
     writer, port, many = unrelated("first"), store.backend.sync_port(), 40
     for _ in range(many):
-        drive(port.acquire(Claim("disLock:first", limited(new_token(new_ident()), SHARED), LONG), None))
+        drive(port.acquire(Claim("disLock:first", new_token().limited(SHARED), LONG), None))
     del said[:]
     writer.release()
     assert len(said) < many

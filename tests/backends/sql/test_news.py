@@ -15,7 +15,7 @@ from distlock_web import configure, lock
 from distlock_web.backends.sql import news
 from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.registry import Registry
-from distlock_web.core.runtime import drive, new_token, now
+from distlock_web.core.runtime import Token, drive, new_token, now
 from tests.support.callers import Beside, no_thread, threads
 from tests.support.databases import Database
 from tests.support.pgbouncer import PgBouncer, pgbouncer_program
@@ -184,7 +184,7 @@ def test_a_process_that_died_in_the_queue_costs_one_lease(
     pair = two(sqlite_settings)
     pair.hold()
     for number in range(20):
-        drive(pair.holder.acquire(Claim(NAME, f"{'dead' * 4}{number:036d}", 0.5), None))
+        drive(pair.holder.acquire(Claim(NAME, Token(f"{'dead' * 4}{number:036d}"), 0.5), None))
     waiter = beside(pair._wait)
     pair.until_queued(21)
     released = now()

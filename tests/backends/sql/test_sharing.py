@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.sql.statement import Statement
-from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port, limited
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port
 from distlock_web.core.runtime import drive, new_ident, new_token, now
 from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
@@ -31,7 +31,7 @@ def port(settings: dict[str, Any]) -> Port:
 
 def claim(limit: int = SHARED, *, ident: str = "", expire: float = LONG) -> Claim:
     token = new_token(ident or new_ident())
-    return Claim(NAME, token if limit == 1 else limited(token, limit), expire)
+    return Claim(NAME, token if limit == 1 else token.limited(limit), expire)
 
 
 def waiting() -> int:

@@ -170,8 +170,8 @@ MUTANTS: dict[str, Mutant] = {
     "the limit of those that have the lock does not count": Mutant(
         "memory-shared-0",
         "backends/memory.py",
-        "len(self.owners) < at_once(self.limit, limit_of(token))",
-        "len(self.owners) < limit_of(token)",
+        "len(self.owners) < at_once(self.limit, token.limit)",
+        "len(self.owners) < token.limit",
     ),
     "a writer that gives up does not let the readers behind it in": Mutant(
         "memory-shared-412",

@@ -7,7 +7,7 @@ from itertools import product
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from ....core.runtime import IDENT_DIGITS
+from ....core.runtime import Token
 from ..scripts import PackedKeys, lock_keys
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
@@ -32,9 +32,9 @@ class SlotKeys:
     def index_of(self, name: str) -> str:
         return self.index_in(slot_of(name))
 
-    def of(self, name: str, joining: str = "") -> PackedKeys:
+    def of(self, name: str, joining: Token | None = None) -> PackedKeys:
         # With the line of this store: a key that came to be at the other end of a move would stop the move.
-        return lock_keys(name, self.index_of(name), joining[:IDENT_DIGITS])
+        return lock_keys(name, self.index_of(name), joining.store if joining else "")
 
     def done_in(self, slot: int) -> str:
         return f"{self.done}{{{tags()[slot]}}}"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import IDENT_DIGITS, Parker, Runtime, now
+from ....core.runtime import Parker, Runtime, Token, now
 from ....core.worker import Worker
 from .address import Address
 from .errors import translated
@@ -73,7 +73,7 @@ class Listener:
         """A question goes out that may put this claim into a queue; the message may be here before the answer."""
         waiter = self.waiters.get(claim.token)
         if waiter is None:
-            self._ident = claim.token[:IDENT_DIGITS]
+            self._ident = claim.token.store
             waiter = self.waiters[claim.token] = Waiter(claim, runtime, self._connections)
         else:
             waiter.connection = self._connections
@@ -244,7 +244,7 @@ class Listener:
             # another subscriber of this channel: a copy of this machine, the same node under another address.
             given_up = self._given_up.get(notification.token)
             if given_up is not None and notification.grant is not None and now() - given_up < GIVEN_UP_FOR:
-                self._give_up(Claim(notification.name, notification.token, 0.0), notification.grant.fence)
+                self._give_up(Claim(notification.name, Token(notification.token), 0.0), notification.grant.fence)
             return
         if waiter.abandoned:
             self._give_up_for(notification.token)
