@@ -21,6 +21,7 @@ from tests.support.source import FILES, PACKAGE, PROJECT, below, imported_names,
 #: Which parts of ours each part may use beside itself, and which modules of others beside the standard library.
 PARTS: dict[str, tuple[set[str], set[str]]] = {
     "core": (set(), set()),
+    "kit": ({"core"}, set()),
     "locks": ({"core"}, set()),
     "web": ({"core", "locks"}, set()),
     "cli": ({"core", "locks", "web", "__init__"}, set()),
@@ -106,13 +107,13 @@ def drivers(backend: str) -> set[str]:
     return set(re.findall(r"(?:^| )([\w-]+)", needed)) - {"distlock_web"}
 
 
-def test_a_backend_imports_core_and_its_driver_and_no_other_backend() -> None:
+def test_a_backend_imports_core_the_kit_and_its_driver_and_no_other_backend() -> None:
     by_backend = defaultdict(list)
     for path in below("backends"):
         by_backend[path.relative_to(PACKAGE / "backends").parts[0].removesuffix(".py")].append(path)
     assert beyond(by_backend.pop("__init__"), set(), set()) == []
     for name, paths in by_backend.items():
-        ours = {"core", f"backends.{name}"} | ON_TOP.get(name, set())
+        ours = {"core", "kit", f"backends.{name}"} | ON_TOP.get(name, set())
         assert beyond(paths, ours, set() if name in ON_TOP else drivers(name)) == []
 
 

@@ -18,8 +18,8 @@ MAX_CALLS, MAX_FILES = 75, 20
 
 #: What is called outside of the store, as often as it stands here. Whoever adds a call says why every lock needs it.
 KNOWN = """
-core/outage.py: refuse_if_silent refuse_if_silent
-core/pool.py: end end
+kit/outage.py: refuse_if_silent refuse_if_silent
+kit/pool.py: end end
 core/registry.py: port port record registry store
 core/request_id.py: current request_token
 core/runtime.py: blocking_runtime drive drive new_token

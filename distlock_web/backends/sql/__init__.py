@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from ...core.backend import CallersTransaction, Capabilities, Claim, LockInfo, Loss
-from ...core.blocking_port import BlockingBackend, BlockingPort, Executors, Wakeups
 from ...core.config import DatabaseAddress, StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
-from ...core.outage import Outage
 from ...core.runtime import Runtime, new_ident
+from ...kit.blocking_port import BlockingBackend, BlockingPort, Executors, Wakeups
+from ...kit.outage import Outage
 from .address import address
 from .callers import Borrowed, is_at
 from .database import AllInUse, Database, NoAnswer, Transaction

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core import pool
 from ...core.backend import StatementResult
-from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.outage import Outage
 from ...core.runtime import DICE, THREADS, drive, now
+from ...kit import pool
+from ...kit.blocking_port import Wakeups
+from ...kit.outage import Outage
 from . import sqlite_fork
 from .address import Address
 from .dialects import SQLite, channel_of

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...core.backend import Claim, LockInfo, Loss
-from ...core.blocking_port import stagger
 from ...core.formats import refusal
 from ...core.runtime import Token
+from ...kit.blocking_port import stagger
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
 from .statement import Statement

@@ -15,10 +15,10 @@ from contextlib import suppress
 from os import dup
 from typing import Any
 
-from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
 from ...core.runtime import DICE, Token, now
 from ...core.worker import Worker
+from ...kit.blocking_port import Wakeups
 from .database import Database
 from .dialects import channel_of
 from .statement import execute

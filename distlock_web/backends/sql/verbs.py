@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
-from ...core.outage import Outage
 from ...core.runtime import DICE, Token, now
+from ...kit.outage import Outage
 from .database import AllInUse, Database, Locked, Transaction, Unopened, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...core.backend import Capabilities
-from ...core.blocking_port import BlockingBackend, Wakeups
 from ...core.config import StoreConfig
+from ...kit.blocking_port import BlockingBackend, Wakeups
 from .address import address
 from .places import Places
 from .session import Session

@@ -23,9 +23,9 @@ from typing import Any
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted
-from ...core.blocking_port import stagger
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import now
+from ...kit.blocking_port import stagger
 from .nodes import (
     CLAIMED,
     HELD,

@@ -36,9 +36,9 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ...core.outage import Outage
 from ...core.runtime import now
 from ...core.worker import start_thread
+from ...kit.outage import Outage
 from .address import Address
 from .clock import ServerClock
 from .nodes import ROOT

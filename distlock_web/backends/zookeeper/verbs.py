@@ -9,9 +9,9 @@ from functools import partial
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
-from ...core.blocking_port import BlockingVerbs
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
+from ...kit.blocking_port import BlockingVerbs
 from . import listing
 from .lock_queue import LockQueue, lease_of
 from .nodes import CLAIMED, COOLDOWN, HELD, WAITING, digest_of

@@ -112,7 +112,7 @@ def test_the_end_of_the_program_sends_what_could_not_be_sent(
 RELEASES_LATE = """
 import sys
 from distlock_web import BackendUnavailable, configure, lock
-from distlock_web.core import outage
+from distlock_web.kit import outage
 outage.RETRY_AFTER = 60.0  # only its end sends it
 configure({"default": {"LOCATION": sys.argv[1], "OPTIONS": {"socket_timeout": 0.3}}})
 lease = lock("lab", expire=60).acquire()

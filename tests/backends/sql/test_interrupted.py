@@ -18,8 +18,8 @@ from distlock_web import DistLockError, configure
 from distlock_web.backends import sql
 from distlock_web.backends.sql import sqlite_fork
 from distlock_web.backends.sql.database import in_transaction
-from distlock_web.core import pool
 from distlock_web.core.registry import registry
+from distlock_web.kit import pool
 from tests.support.callers import unrelated
 from tests.support.interruptions import HardLimit, Limit, in_a_thread_of_its_own, interrupted_at
 

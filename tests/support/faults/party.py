@@ -28,10 +28,10 @@ use_package()
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, configure, lock, once  # noqa: E402
 from distlock_web.core.backend import LockInfo  # noqa: E402
-from distlock_web.core.outage import Outage  # noqa: E402
-from distlock_web.core.pool import Pool  # noqa: E402
 from distlock_web.core.registry import registry  # noqa: E402
 from distlock_web.core.runtime import now  # noqa: E402
+from distlock_web.kit.outage import Outage  # noqa: E402
+from distlock_web.kit.pool import Pool  # noqa: E402
 from distlock_web.locks.hold import Hold  # noqa: E402
 from distlock_web.locks.lease import scope_of  # noqa: E402
 from distlock_web.locks.lock import Lock  # noqa: E402

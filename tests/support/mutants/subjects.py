@@ -26,7 +26,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "chain": ("locks/chain.py", LOCKS),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
-    "outage": ("core/outage.py", ["tests/core/test_outage.py"]),
+    "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
 }
 
 #: Which have no list yet: tried only where they are named.

@@ -94,7 +94,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what was put off until the server answers is forgotten": Mutant(
         "redis-outage-28",
-        "core/outage.py",
+        "kit/outage.py",
         "        self._postponed.append(Postponed(moment + after, moment + within, work))\n",
         "",
     ),

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from ....core.errors import BackendUnavailable
-from ....core.outage import Outage
 from ....core.runtime import TASKS
+from ....kit.outage import Outage
 from .address import Address
 from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Line

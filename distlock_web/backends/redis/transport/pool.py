@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import BackendUnavailable
-from ....core.outage import Outage
-from ....core.pool import AllInUse, Pool, Pooled
 from ....core.runtime import THREADS, drive, now
+from ....kit.outage import Outage
+from ....kit.pool import AllInUse, Pool, Pooled
 from .address import Address
 from .driver import fileno_of
 from .errors import FAILURES, TIMEOUTS, translated

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 from ....core.backend import Claim
-from ....core.outage import Outage
 from ....core.runtime import lives_for_one_call
+from ....kit.outage import Outage
 from .address import Address, is_fake
 from .exchange import Exchange, Lines
 from .listener import Listener

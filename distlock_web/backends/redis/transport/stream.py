@@ -11,7 +11,7 @@ from collections import deque
 
 import hiredis
 
-from ....core.outage import Outage
+from ....kit.outage import Outage
 from .address import AsyncDriverConnection
 from .driver import close_now, transport_of
 from .errors import ErrorReply

@@ -10,8 +10,8 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from distlock_web.core.backend import Capabilities
-from distlock_web.core.blocking_port import BlockingBackend, Wakeups
 from distlock_web.core.config import StoreConfig
+from distlock_web.kit.blocking_port import BlockingBackend, Wakeups
 
 from .news import News
 from .server import Connections, Server

@@ -10,9 +10,9 @@ from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 
-from distlock_web.core.blocking_port import Wakeups
 from distlock_web.core.errors import BackendUnavailable
 from distlock_web.core.worker import Worker
+from distlock_web.kit.blocking_port import Wakeups
 
 from .server import Server, text
 

@@ -12,9 +12,9 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock_web.core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from distlock_web.core.outage import Outage
-from distlock_web.core.pool import AllInUse, Lent, Pool
 from distlock_web.core.runtime import now
+from distlock_web.kit.outage import Outage
+from distlock_web.kit.pool import AllInUse, Lent, Pool
 
 #: A request, or an answer, as JSON has it: bytes are base64, and whole numbers are text.
 Message: TypeAlias = dict[str, Any]

@@ -18,9 +18,9 @@ from hashlib import sha256
 from typing import ParamSpec, TypeVar
 
 from distlock_web.core.backend import Busy, Claim, Granted, LockInfo, Loss
-from distlock_web.core.blocking_port import BlockingVerbs
 from distlock_web.core.errors import BackendUnavailable
 from distlock_web.core.runtime import now
+from distlock_web.kit.blocking_port import BlockingVerbs
 
 from .news import News
 from .server import Changed, Connections, LeaseExists, Message, Row, deletes, is_absent, is_unchanged, puts, ranges

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from distlock_web.core import pool as module
-from distlock_web.core.pool import AllInUse, Lent, Pool
+from distlock_web.kit import pool as module
+from distlock_web.kit.pool import AllInUse, Lent, Pool
 from tests.support.waiting import LONG, SOON, eventually
 
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from .errors import BackendUnavailable, ConfigurationError, DistLockError
-from .runtime import Runtime, ThreadParker, drive, now
-from .worker import Worker
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ..core.runtime import Runtime, ThreadParker, drive, now
+from ..core.worker import Worker
 
 logger = logging.getLogger("distlock_web")
 

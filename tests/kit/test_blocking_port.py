@@ -12,9 +12,10 @@ from typing import Any, cast
 import pytest
 
 from distlock_web import BackendUnavailable
-from distlock_web.core import blocking_port
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.core.blocking_port import (
+from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
+from distlock_web.kit import blocking_port
+from distlock_web.kit.blocking_port import (
     ACQUIRING_THREADS,
     PLACE,
     BlockingBackend,
@@ -24,7 +25,6 @@ from distlock_web.core.blocking_port import (
     Wakeups,
     stagger,
 )
-from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from tests.support.waiting import PATIENCE
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from .backend import Busy, Claim, Granted, LockInfo, Loss
-from .errors import BackendUnavailable
-from .runtime import DICE, TASKS, THREADS, Parker, Runtime, now
+from ..core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ..core.errors import BackendUnavailable
+from ..core.runtime import DICE, TASKS, THREADS, Parker, Runtime, now
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from .runtime import ThreadParker, drive, now
+from ..core.runtime import ThreadParker, drive, now
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")

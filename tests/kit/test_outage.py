@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from distlock_web import BackendUnavailable, ConfigurationError
-from distlock_web.core import outage
-from distlock_web.core.outage import Outage
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.kit import outage
+from distlock_web.kit.outage import Outage
 from tests.support.callers import no_thread, threads
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 
