@@ -19,7 +19,8 @@ from weakref import WeakSet, finalize
 from .backend import Backend, Claim, Port, Sharded
 from .config import FrameworkDatabase, StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
-from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
+from .process import Process, after_fork, around_fork, check_process
+from .runtime import TASKS, Runtime, new_ident
 from .worker import start_thread
 
 logger = logging.getLogger("distlock_web")

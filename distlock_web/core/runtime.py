@@ -47,59 +47,6 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking port suspended: it may await nothing but other blocking ports")
 
 
-class Process:
-    """This process, as opposed to the one that it was copied from: what that one has is not its own.
-
-    Python tells of a fork only where Python forks. uWSGI forks in C, after the app was loaded. So whoever enters a
-    store, or asks what a hold is worth, calls :func:`check_process` first.
-    """
-
-    generation = 0  #: how often it was copied: what is inherited is of another one
-    pid = os.getpid()  #: of the process that has forgotten what was its parent's
-    forgetting = 0  #: the pid of the one that is about to
-
-
-_on_copy: list[Callable[[], None]] = []
-_copying: dict[int, threading.RLock] = {}
-
-
-def after_fork(callback: Callable[[], None]) -> None:
-    """Call this once in every copy of this process, before anything else of ours; in the order of registration."""
-    _on_copy.append(callback)
-
-
-def around_fork(before: Callable[[], None], after_in_parent: Callable[[], None]) -> None:
-    """Call these in a process that forks by Python's means; never, where there is no fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=before, after_in_parent=after_in_parent)
-
-
-def check_process() -> None:
-    """Forget what is the parent's, if this is a copy of it that has not done so. Where it is none: one comparison."""
-    if os.getpid() != Process.pid:
-        _copied()
-
-
-def _copied() -> None:
-    pid = os.getpid()
-    # A lock of this process alone: a thread of the parent may have been inside another, and is not here to leave it.
-    with _copying.setdefault(pid, threading.RLock()):
-        if pid in (Process.pid, Process.forgetting):
-            return
-        Process.forgetting = pid
-        try:
-            Process.generation += 1
-            for callback in _on_copy:
-                callback()
-            Process.pid = pid  # at last: other threads wait until then
-        finally:
-            Process.forgetting = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_copied)  # sooner than it would be noticed
-
-
 class Token(str):
     """One acquisition: 16 hex digits name the store that is told, 24 the request, 12 are its own; at last, behind a
     ``/``, how many may hold the lock, if that is more than one.

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from weakref import WeakSet
 
-from .runtime import Process, ThreadParker, check_process, drive, now
+from .process import Process, check_process
+from .runtime import ThreadParker, drive, now
 
 logger = logging.getLogger("distlock_web")
 

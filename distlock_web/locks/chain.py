@@ -23,8 +23,8 @@ from types import FrameType
 from typing import TypeAlias
 
 from ..core.errors import ConfigurationError
+from ..core.process import Process, after_fork, check_process
 from ..core.registry import Store
-from ..core.runtime import Process, after_fork, check_process
 from .hold import Hold
 from .scope import Scope
 

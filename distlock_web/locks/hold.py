@@ -11,9 +11,10 @@ from typing import Literal, Protocol, TypeAlias
 
 from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, SHARED, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
+from ..core.process import Process, check_process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import Parker, Process, Runtime, check_process, now
+from ..core.runtime import Parker, Runtime, now
 from . import events
 
 #: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.

@@ -10,7 +10,8 @@ from ..core.backend import CallersTransaction
 from ..core.config import Duration, check_seconds, check_timeout, refuse_arguments
 from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
-from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
+from ..core.process import check_process
+from ..core.runtime import TASKS, THREADS, Runtime, drive, now, refuse_in_event_loop
 from . import chain, ending, watchdog
 from .hold import State
 from .scope import Scope, names_of

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..core.runtime import Process, now
+from ..core.process import Process
+from ..core.runtime import now
 from .events import Event
 
 T = TypeVar("T")

@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.backend import Claim, Granted
 from ..core.errors import ConfigurationError, LeaseLost, LossReason, NotHeld
+from ..core.process import Process, check_process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop
+from ..core.runtime import TASKS, Runtime, in_event_loop
 from . import call_site, events
 from .hold import Hold, ReentryGate, State, Turn
 from .hooks import Asked

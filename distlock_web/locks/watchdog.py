@@ -21,8 +21,9 @@ from functools import partial
 
 from ..core.backend import Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, DistLockError
+from ..core.process import after_fork
 from ..core.registry import Store
-from ..core.runtime import TASKS, Runtime, after_fork, drive, now
+from ..core.runtime import TASKS, Runtime, drive, now
 from ..core.worker import Worker, start_thread
 from . import events
 from .hold import Hold

@@ -16,8 +16,9 @@ from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import DistLockError, LeaseLost
+from ..core.process import check_process
 from ..core.request_id import current_origin, swap_origin
-from ..core.runtime import check_process, in_event_loop
+from ..core.runtime import in_event_loop
 from ..locks import chain, ending, watchdog
 from ..locks.lease import Lease, scope_of
 

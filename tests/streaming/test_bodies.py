@@ -20,8 +20,8 @@ from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.test import RequestFactory
 
 from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, once
+from distlock_web.core.process import Process, check_process
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import Process, check_process
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.kept_answers import REPLAYED
 from tests.support.forking import beside_threads, told_by_child

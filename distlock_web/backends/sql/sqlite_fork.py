@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...core.runtime import after_fork, around_fork, now
+from ...core.process import after_fork, around_fork
+from ...core.runtime import now
 from ...kit.pool import Pool
 
 #: Seconds that a fork waits for the transactions of other threads, and they for it.

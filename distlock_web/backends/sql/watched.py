@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ...core.runtime import after_fork, now
+from ...core.process import after_fork
+from ...core.runtime import now
 from ...core.worker import Worker
 
 

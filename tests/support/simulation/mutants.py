@@ -102,7 +102,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-10", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
     ),
     "a copy of a process has the locks of the first one": Mutant(
-        "redis-61", "core/runtime.py", "            Process.generation += 1\n", ""
+        "redis-61", "core/process.py", "            Process.generation += 1\n", ""
     ),
     "the loss of several locks is told several times": Mutant(
         "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"

@@ -148,10 +148,10 @@ class Program:
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """A process begins: nothing of an earlier one is left. Called by its first thread."""
-        runtime, registry = self["core.runtime"], self["core.registry"]
+        runtime, process, registry = self["core.runtime"], self["core.process"], self["core.registry"]
         registry._stores = WeakSet()
         registry._first_use = self["core.worker"].threading.RLock()
-        runtime.Process.pid, runtime.Process.generation = runtime.os.getpid(), 0
+        process.Process.pid, process.Process.generation = process.os.getpid(), 0
         runtime.new_token.__defaults__ = (runtime.new_ident(),)
         for store in registry.configure(settings).stores.values():
             _ = store.backend

@@ -232,7 +232,7 @@ class Scenario:
         parent = actor.process
         actor.process = parent.fork(actor.thread)
         if self.random.random() < 0.5:  # else it was forked in C, and Python was not told
-            actor.program["core.runtime"].check_process()
+            actor.program["core.process"].check_process()
         for other in self.actors:
             if other.process is parent:
                 other.caller.killed(stopped=True)
