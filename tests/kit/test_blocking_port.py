@@ -15,16 +15,8 @@ from distlock_web import BackendUnavailable
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from distlock_web.kit import blocking_port
-from distlock_web.kit.blocking_port import (
-    ACQUIRING_THREADS,
-    PLACE,
-    BlockingBackend,
-    BlockingPort,
-    BlockingVerbs,
-    Executors,
-    Wakeups,
-    stagger,
-)
+from distlock_web.kit.blocking_port import ACQUIRING_THREADS, BlockingBackend, BlockingPort, BlockingVerbs, Executors
+from distlock_web.kit.wakeups import PLACE, Wakeups, stagger
 from tests.support.waiting import PATIENCE
 
 

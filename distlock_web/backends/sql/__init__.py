@@ -9,8 +9,9 @@ from ...core.config import DatabaseAddress, StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.runtime import Runtime, new_ident
-from ...kit.blocking_port import BlockingBackend, BlockingPort, Executors, Wakeups
+from ...kit.blocking_port import BlockingBackend, BlockingPort, Executors
 from ...kit.outage import Outage
+from ...kit.wakeups import Wakeups
 from .address import address
 from .callers import Borrowed, is_at
 from .database import AllInUse, Database, NoAnswer, Transaction

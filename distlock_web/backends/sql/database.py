@@ -15,8 +15,8 @@ from ...core.backend import StatementResult
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import DICE, THREADS, drive, now
 from ...kit import pool
-from ...kit.blocking_port import Wakeups
 from ...kit.outage import Outage
+from ...kit.wakeups import Wakeups
 from . import sqlite_fork
 from .address import Address
 from .dialects import SQLite, channel_of

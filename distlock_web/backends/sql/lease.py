@@ -9,7 +9,7 @@ from typing import Any
 from ...core.backend import Claim, LockInfo, Loss
 from ...core.formats import refusal
 from ...core.runtime import Token
-from ...kit.blocking_port import stagger
+from ...kit.wakeups import stagger
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
 from .statement import Statement

@@ -18,7 +18,7 @@ from typing import Any
 from ...core.errors import DistLockError
 from ...core.runtime import DICE, Token, now
 from ...core.worker import Worker
-from ...kit.blocking_port import Wakeups
+from ...kit.wakeups import Wakeups
 from .database import Database
 from .dialects import channel_of
 from .statement import execute

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...core.backend import Capabilities
 from ...core.config import StoreConfig
-from ...kit.blocking_port import BlockingBackend, Wakeups
+from ...kit.blocking_port import BlockingBackend
+from ...kit.wakeups import Wakeups
 from .address import address
 from .places import Places
 from .session import Session

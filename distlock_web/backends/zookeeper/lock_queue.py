@@ -25,7 +25,7 @@ from kazoo.exceptions import NoNodeError, ZookeeperError
 from ...core.backend import Busy, Claim, Granted
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import now
-from ...kit.blocking_port import stagger
+from ...kit.wakeups import stagger
 from .nodes import (
     CLAIMED,
     HELD,

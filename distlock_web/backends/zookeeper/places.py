@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...core.backend import Claim
 from ...core.runtime import now
-from ...kit.blocking_port import Wakeups
+from ...kit.wakeups import Wakeups
 from .nodes import Child, Record, path_of
 
 #: Tokens that were released here lately, so that a second copy of a release is told the truth.

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from distlock_web.core.backend import Capabilities
 from distlock_web.core.config import StoreConfig
-from distlock_web.kit.blocking_port import BlockingBackend, Wakeups
+from distlock_web.kit.blocking_port import BlockingBackend
+from distlock_web.kit.wakeups import Wakeups
 
 from .news import News
 from .server import Connections, Server

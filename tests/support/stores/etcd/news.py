@@ -12,7 +12,7 @@ from typing import Any
 
 from distlock_web.core.errors import BackendUnavailable
 from distlock_web.core.worker import Worker
-from distlock_web.kit.blocking_port import Wakeups
+from distlock_web.kit.wakeups import Wakeups
 
 from .server import Server, text
 
