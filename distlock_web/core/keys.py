@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
@@ -23,10 +23,12 @@ from enum import Enum
 from numbers import Integral
 from pathlib import PurePath
 from types import CodeType
-from typing import TypeAlias, TypeGuard
+from typing import TypeGuard
 from uuid import UUID
 
+from . import integrations
 from .errors import ConfigurationError, KeyUnavailable
+from .integrations import Row
 from .runtime import load_for
 
 #: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
@@ -37,11 +39,7 @@ SURELY_SHORT = MAX_NAME_BYTES // 4
 #: What no value can add to a name: ':' separates its parts, '|' marks a template's second choice.
 SEPARATORS = ":|"
 
-#: What an object stands for: the name of its table or model, and its primary key; None in it: it is not saved.
-Row: TypeAlias = tuple[str, tuple[object, ...]]
-#: Who knows of an object which row it stands for. ``locks/hooks.py`` adds to it.
-row_lookups: list[Callable[[object], Row | None]] = []
-#: What adds to it once the library is there, as it is in a script where nobody has installed anything of ours.
+#: What knows rows once the library is there, as it is in a script where nobody has installed anything of ours.
 _WITH_ROWS = {"django.db.models": "distlock_web.django.rows", "sqlalchemy.orm": "distlock_web.sqlalchemy"}
 
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
@@ -146,7 +144,7 @@ def _decimal(found: Decimal) -> str:
 def row_of(found: object) -> Row | None:
     """The row that an object stands for; None if it stands for none."""
     load_for(_WITH_ROWS)
-    return next((row for lookup in row_lookups if (row := lookup(found)) is not None), None)
+    return next((row for lookup in integrations.installed.rows if (row := lookup(found)) is not None), None)
 
 
 def shorten(name: str) -> str:

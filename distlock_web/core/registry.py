@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, TypeAlias, cast
 from weakref import WeakSet, finalize
 
+from . import integrations
 from .backend import Backend, Claim, Port, Sharded
 from .config import FrameworkDatabase, StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
@@ -236,11 +237,6 @@ _failed: ConfigurationError | None = None
 _first_use = threading.RLock()
 #: Seconds that a fork waits for another thread's first use of a store.
 MAX_FORK_DELAY = 5.0
-#: Each says whose stores the running code means, or None: those of an application that is known by the context alone.
-#: ``hooks.install`` fills it. At most one answers, for code runs in one application.
-resolvers: list[Callable[[], Registry | None]] = []
-#: Each says in words why it has no stores for the running code although there are some; "": it has none at all.
-explanations: list[Callable[[], str]] = []
 
 
 def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
@@ -291,8 +287,8 @@ def registry() -> Registry:
     """The stores in force: the running application's, else the configured ones, else those of ``DISTLOCK_URL``."""
     if os.getpid() != Process.pid:
         check_process()
-    for resolve in resolvers:
-        found = resolve()
+    for running in integrations.installed.registries:
+        found: Registry | None = running()
         if found is not None:
             return found
     if _failed is not None:
@@ -311,7 +307,8 @@ def _from_environment() -> Registry:
 
 
 def _why_there_is_none() -> str:
-    why = next(filter(None, (explain() for explain in [*explanations, _missing_app, _missing_extension])), "") or (
+    asked = [*integrations.installed.why_no_registry, _missing_app, _missing_extension]
+    why = next(filter(None, (explain() for explain in asked)), "") or (
         "set DISTLOCK (Django: settings.py; Flask: app.config), call distlock_web.configure(...), or set the "
         "environment variable DISTLOCK_URL."
     )

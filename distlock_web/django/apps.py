@@ -16,7 +16,7 @@ from .stores import configure_from_settings
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
 hooks.install(DjangoIntegration())
-texts.lookups.append(lambda: translation)  # the last: it always knows a language, whoever runs the code
+texts.add_catalogue(lambda: translation, last=True)  # Django always knows a language
 
 
 class DistLockConfig(AppConfig):

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from ..core.keys import Row
+from ..core.integrations import Row
 from ..locks.hooks import Integration, install
 
 

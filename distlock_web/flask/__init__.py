@@ -11,7 +11,7 @@ from .lock_pages import held_locks_blueprint
 
 # Now, not in init_app: functions may be decorated before there is an app.
 hooks.install(FlaskIntegration())
-texts.lookups.insert(0, running_catalogue)
+texts.add_catalogue(running_catalogue)
 if find_spec("sqlalchemy") is not None:
     from .transactions import FlaskSQLAlchemyIntegration
 

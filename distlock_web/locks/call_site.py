@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from ..core import integrations
 from ..core.errors import OpenTransactionWarning
 
 _PACKAGE = __name__.partition(".")[0] + "."
@@ -19,8 +19,6 @@ _MAX_KNOWN = 4096
 #: By code object and instruction; the code object is kept, so that its id is not another's later.
 _known: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
-#: Each says in words in which transaction of its kind the running code is, or None. ``hooks.install`` fills it.
-transaction_lookups: list[Callable[[], str | None]] = []
 _warned: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Python's own memory of it
 
 
@@ -53,7 +51,7 @@ def _outside(frame: FrameType | None) -> FrameType | None:
 
 def open_transaction() -> str | None:
     """In words, the transaction that the running code is inside of, and that somebody else will end; or None."""
-    return next((found for lookup in transaction_lookups if (found := lookup()) is not None), None)
+    return next((found for ask in integrations.installed.open_transactions if (found := ask()) is not None), None)
 
 
 def warn_of_open_transaction(function: str, code: CodeType | None) -> bool:

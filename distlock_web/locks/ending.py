@@ -33,10 +33,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from ..core import integrations
 from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.runtime import TASKS, THREADS, Runtime, Token, drive, in_event_loop, now
-from . import call_site, chain
+from . import chain
 from .hold import Hold
 from .scope import Scope, names_of
 from .transfer import Ticket
@@ -74,7 +75,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand:
             raise loss()
         _tell_of_loss(scope, loss(), error)
-    elif error is None and call_site.transaction_lookups:
+    elif error is None and integrations.installed.open_transactions:
         scope.warn_once()
 
 

@@ -32,11 +32,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ..core import integrations
 from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
-from . import call_site, chain, events, watchdog
+from . import chain, events, watchdog
 from .ending import abort, cancel_quietly, undo
 from .hold import Hold
 from .scope import Scope, Spec
@@ -73,7 +74,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         scope.raise_if_lost()  # while the others were taken, or while the answer was on its way
         if spec.renew or spec.on_lost not in ("raise", "warn"):
             watchdog.register(scope)
-        if call_site.transaction_lookups:
+        if integrations.installed.open_transactions:
             scope.warn_once()
         chain.enter(scope)
     except BaseException as error:

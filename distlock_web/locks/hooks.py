@@ -20,12 +20,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from ..core import keys, registry
+from ..core import integrations
 from ..core.errors import ConfigurationError, LockBusy
-from ..core.keys import Row
+from ..core.integrations import Row
 from ..core.registry import Registry
 from ..core.runtime import load_for
-from . import call_site
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -263,33 +262,36 @@ def for_views(policy: F) -> F:
     return policy
 
 
-#: Who answers which question of ``Integration``: where nothing is offered nobody is asked.
-_answering: dict[str, list[Integration]] = {}
-#: What adds to them once the library is there.
+#: What knows tasks once the library is there.
 _WITH_TASKS = {"celery": "distlock_web.celery"}
 
 
 def install(integration: Integration) -> None:
     """Use this integration from now on. Once is enough; a second time changes nothing."""
-    if any(integration in known for known in _answering.values()):
+    installed = integrations.installed
+    if any(integration in known for known in installed.answering.values()):
         return
-    for question in dir(Integration):
-        if question[0] != "_" and getattr(type(integration), question) is not getattr(Integration, question):
-            _answering.setdefault(question, []).append(integration)
-    # What the layers below ask themselves: these questions come with every lock.
-    if offered(Integration.running_registry, integration):
-        registry.resolvers.append(integration.running_registry)
-        registry.explanations.append(integration.why_no_registry)
-    if offered(Integration.open_transaction, integration):
-        call_site.transaction_lookups.append(integration.open_transaction)
-    if offered(Integration.row_of, integration):
-        keys.row_lookups.append(integration.row_of)
+    kind = type(integration)
+    answered = [name for name in dir(Integration) if getattr(kind, name) is not getattr(Integration, name)]
+    for question in answered:
+        if not question.startswith("_"):
+            installed.answering.setdefault(question, []).append(integration)
+    if "running_registry" in answered:
+        installed.registries.append(integration.running_registry)
+        installed.why_no_registry.append(integration.why_no_registry)
+    if "open_transaction" in answered:
+        installed.open_transactions.append(integration.open_transaction)
+    if "row_of" in answered:
+        installed.rows.append(integration.row_of)
 
 
-def offered(question: Callable[..., Any], by: Integration | None = None) -> bool:
-    """Whether anybody, or this one, can answer this question of :class:`Integration`."""
-    known = _answering.get(question.__name__, [])
-    return bool(known) if by is None else by in known
+def _answering(question: str) -> list[Any]:
+    return integrations.installed.answering.get(question, [])
+
+
+def offered(question: Callable[..., Any]) -> bool:
+    """Whether anybody can answer this question of :class:`Integration`."""
+    return bool(_answering(question.__name__))
 
 
 def first(question: Callable[Concatenate[Any, P], R | None], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -297,7 +299,7 @@ def first(question: Callable[Concatenate[Any, P], R | None], *args: P.args, **kw
 
     Falsehood is none: it is what is said of what belongs to others.
     """
-    for each in _answering.get(question.__name__, ()):
+    for each in _answering(question.__name__):
         answer: R | None = getattr(each, question.__name__)(*args, **kwargs)
         if answer is not None and answer is not False:
             return answer
@@ -308,7 +310,7 @@ async def afirst(
     question: Callable[Concatenate[Any, P], Coroutine[Any, Any, R | None]], *args: P.args, **kwargs: P.kwargs
 ) -> R | None:
     """The same of a question whose answer is awaited."""
-    for each in _answering.get(question.__name__, ()):
+    for each in _answering(question.__name__):
         answer: R | None = await getattr(each, question.__name__)(*args, **kwargs)
         if answer is not None:
             return answer
@@ -328,7 +330,7 @@ def check_function(function: Callable[..., Any]) -> None:
 
 async def loaded(value: Any) -> Any:
     """The value, which blocks no event loop from now on."""
-    for each in _answering.get("loaded", ()):
+    for each in _answering("loaded"):
         value = await each.loaded(value)
     return value
 
@@ -336,7 +338,7 @@ async def loaded(value: Any) -> Any:
 def variables() -> dict[str, Callable[[], object]]:
     """What a key may name beside the arguments of its function."""
     readers: dict[str, list[Callable[[], object]]] = {}
-    for each in _answering.get("variables", ()):
+    for each in _answering("variables"):
         for name, read in each.variables().items():
             readers.setdefault(name, []).append(read)
     return {name: reads[0] if len(reads) == 1 else partial(_whichever, reads) for name, reads in readers.items()}
@@ -377,9 +379,7 @@ def why_unknown() -> str:
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
-    managers = [
-        found for each in _answering.get("transactions", ()) if (found := each.transactions(database)) is not None
-    ]
+    managers = [found for each in _answering("transactions") if (found := each.transactions(database)) is not None]
     if managers:
         return managers[0] if len(managers) == 1 else _Meant(managers)
     raise ConfigurationError(

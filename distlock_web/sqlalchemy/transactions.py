@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstanceState, Session, SessionTransaction, scoped_se
 from ..core.backend import StatementResult
 from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
-from ..core.keys import Row
+from ..core.integrations import Row
 from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease, before_commit, transaction_begun

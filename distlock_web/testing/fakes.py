@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from distlock_web.core import registry
+from distlock_web.core import integrations, registry
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.config import StoreConfig
 from distlock_web.core.keys import shorten, whole_key
@@ -30,11 +30,12 @@ def locks_in_memory() -> Iterator[None]:
     """
     fake = _InMemory()
     # In front of the others. Not in their place: a framework that is imported within the block adds its own.
-    registry.resolvers.insert(0, fake.itself)
+    running = integrations.installed.registries
+    running.insert(0, fake.itself)
     try:
         yield
     finally:
-        registry.resolvers.remove(fake.itself)
+        running.remove(fake.itself)
         fake.close()
 
 
@@ -144,10 +145,11 @@ class _InMemory(Registry):
         return store
 
     def _config_of_app(self, alias: str) -> StoreConfig | None:
-        for resolve in registry.resolvers:
-            if isinstance(getattr(resolve, "__self__", None), _InMemory):  # this one, and one that is around it
+        for running in integrations.installed.registries:
+            if isinstance(getattr(running, "__self__", None), _InMemory):  # this one, and one that is around it
                 continue
-            if (found := resolve()) is not None:
+            found: Registry | None = running()
+            if found is not None:
                 return found.store(alias).config
         return None
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from gettext import NullTranslations
 from typing import Protocol
 
+from ..core import integrations
+
 CONTEXT = "distlock_web"
 
 
@@ -20,14 +22,20 @@ class Catalogue(Protocol):
     def npgettext(self, context: str, singular: str, plural: str, number: int, /) -> str: ...
 
 
-#: How to find the catalogue of the client's language: one function for each framework, asked in this order. None: the
-#: framework does not run this code.
-lookups: list[Callable[[], Catalogue | None]] = []
 ENGLISH = NullTranslations()
 
 
+def add_catalogue(find: Callable[[], Catalogue | None], *, last: bool = False) -> None:
+    """``find`` gives the catalogue of the client's language; None: its framework does not run this code.
+
+    ``last``: it answers whoever runs the code, so it is asked after the others.
+    """
+    catalogues = integrations.installed.catalogues
+    catalogues.insert(len(catalogues) if last else 0, find)
+
+
 def _catalogue() -> Catalogue:
-    return next((found for lookup in lookups if (found := lookup()) is not None), ENGLISH)
+    return next((found for find in integrations.installed.catalogues if (found := find()) is not None), ENGLISH)
 
 
 def _(message: str, /, **values: object) -> str:

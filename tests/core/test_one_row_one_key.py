@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlock_web import ConfigurationError, KeyUnavailable, escape_key, lock
-from distlock_web.core import keys
+from distlock_web.core import integrations, keys
 from distlock_web.core.runtime import drive
 from distlock_web.locks.hooks import Integration, install
 from distlock_web.locks.key_templates import KeyTemplates, MalformedValue
@@ -212,13 +212,13 @@ class Record:
 
 
 class Records(Integration):
-    def row_of(self, value: object) -> keys.Row | None:
+    def row_of(self, value: object) -> integrations.Row | None:
         return ("shop.order-line", value.key) if isinstance(value, Record) else None
 
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "row_lookups", [Records().row_of])
+    monkeypatch.setattr(integrations.installed, "rows", [Records().row_of])
 
 
 @pytest.mark.usefixtures("records")
@@ -256,15 +256,14 @@ def test_a_row_is_not_converted() -> None:
 
 
 def test_what_an_integration_offers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "row_lookups", [])
-    monkeypatch.setattr("distlock_web.locks.hooks._answering", {})
+    monkeypatch.setattr(integrations, "installed", integrations.Installed())
     install(Records())
     assert escape_key(Record(7)) == "shop.order-line:7"
 
 
 def test_who_locks_a_text_or_a_number_pays_nothing_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(keys, "row_lookups", [asked.append])
+    monkeypatch.setattr(integrations.installed, "rows", [asked.append])
     for key in ("stock:42", ["stock:42", "stock:43"], ("stock:42",)):
         lock(key).acquire().release()
     templates: list[Any] = ["order:{pk}", "order:{pk:int}", lambda pk: f"order:{pk}", lambda pk: ["a", f"order:{pk}"]]
@@ -278,7 +277,7 @@ def test_who_locks_a_text_or_a_number_pays_nothing_for_rows(monkeypatch: pytest.
 
 def test_a_library_of_a_release_that_ours_is_not_made_for_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_WITH_ROWS", {"sys": "distlock_web.nothing_of_the_kind"})
-    monkeypatch.setattr(keys, "row_lookups", [Records().row_of])
+    monkeypatch.setattr(integrations.installed, "rows", [Records().row_of])
     assert escape_key(Record(7)) == "shop.order-line:7"
 
 

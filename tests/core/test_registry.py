@@ -14,6 +14,7 @@ import redis
 
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.backends.memory import MemoryBackend
+from distlock_web.core import integrations
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
 from tests.support.callers import no_thread, threads
@@ -24,7 +25,7 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor an app with some, of an earlier test, which is no garbage yet."""
-    monkeypatch.setattr(module, "explanations", [])
+    monkeypatch.setattr(integrations.installed, "why_no_registry", [])
     module._configured = None
 
 

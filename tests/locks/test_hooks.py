@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, Lease, distributed_lockable
-from distlock_web.core import registry
-from distlock_web.locks import call_site, hooks
+from distlock_web.core import integrations
+from distlock_web.locks import hooks
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -45,9 +45,7 @@ class Offering(hooks.Integration):
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "_answering", {})
-    for module, name in [(call_site, "transaction_lookups"), (registry, "resolvers")]:
-        monkeypatch.setattr(module, name, [])
+    monkeypatch.setattr(integrations, "installed", integrations.Installed())
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["inside", "none", "outside"])))
@@ -75,5 +73,6 @@ def test_installed_twice_it_is_asked_once_and_only_for_what_it_offers() -> None:
     integration = Stores("none")
     for _ in range(2):
         hooks.install(integration)
-    assert (len(registry.resolvers), call_site.transaction_lookups) == (1, [])
-    assert hooks._answering == {"running_registry": [integration], "transactions": [integration]}
+    installed = integrations.installed
+    assert (len(installed.registries), installed.open_transactions) == (1, [])
+    assert installed.answering == {"running_registry": [integration], "transactions": [integration]}

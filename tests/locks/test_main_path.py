@@ -9,8 +9,7 @@ from types import FrameType
 import pytest
 
 from distlock_web import lock
-from distlock_web.core import registry
-from distlock_web.locks import call_site
+from distlock_web.core import integrations
 from tests.support.source import PACKAGE
 
 #: On Redis, with what the store does. The aim is 16 files.
@@ -54,8 +53,8 @@ def calls_of_a_free_lock() -> list[str]:
 
 
 def test_a_free_lock_takes_few_calls_in_few_files(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_site, "transaction_lookups", [])  # those of the frameworks that other tests have loaded
-    monkeypatch.setattr(registry, "resolvers", [])
+    # Without the frameworks that other tests have loaded.
+    monkeypatch.setattr(integrations, "installed", integrations.Installed())
     called = calls_of_a_free_lock()
     known = [
         f"{file}: {name}"

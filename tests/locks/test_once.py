@@ -29,10 +29,11 @@ from distlock_web import (
     lock,
 )
 from distlock_web.backends.memory import MemoryPort
+from distlock_web.core import integrations
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import call_site, hooks
+from distlock_web.locks import hooks
 from distlock_web.locks.once import once
 from distlock_web.locks.plain_values import MAX_BYTES
 from distlock_web.testing import hold_lock, locks_in_memory
@@ -258,7 +259,7 @@ class Requests(hooks.Integration):
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "_answering", {})
+    monkeypatch.setattr(integrations, "installed", integrations.Installed())
     hooks.install(Requests())
 
 
@@ -516,7 +517,7 @@ def test_what_it_leaves_uncommitted_is_not_recorded_as_done(
 ) -> None:
     """A session that the function has written to is rolled back at the end of the request, where nobody commits it."""
     with monkeypatch.context() as patch:
-        patch.setattr(call_site, "transaction_lookups", [lambda: "a session" if counted.runs else None])
+        patch.setattr(integrations.installed, "open_transactions", [lambda: "a session" if counted.runs else None])
         with pytest.raises(ConfigurationError, match="once inside a session"):
             counted.once()()
     assert counted.once()() == {"number": 1, "run": 2}

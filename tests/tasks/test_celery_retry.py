@@ -12,7 +12,7 @@ import pytest
 from celery import chord
 
 from distlock_web import ConfigurationError, Lease, LockBusy, configure, distributed_lockable, lock
-from distlock_web.locks import hooks
+from distlock_web.core import integrations
 from tests.support.celery_mailbox import Mailbox
 from tests.support.celery_workers import CeleryWorkers
 from tests.support.programs import celery_shop as shop
@@ -82,7 +82,7 @@ class TestWhereNoWorkerIs:
     ) -> None:
         monkeypatch.setitem(sys.modules, "celery", module)  # where it is None an import fails
         monkeypatch.delitem(sys.modules, "distlock_web.celery", raising=False)
-        monkeypatch.setattr(hooks, "_answering", {})
+        monkeypatch.setattr(integrations, "installed", integrations.Installed())
         with pytest.raises(ConfigurationError, match=r"pip install 'distlock_web\[celery\]'"):
             distributed_lockable("report:{month}", on_busy="retry")(report)
 

@@ -21,8 +21,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable, once
+from distlock_web.core import integrations
 from distlock_web.flask import DistLock
-from distlock_web.locks import hooks
 from distlock_web.testing.plugin import hold_lock
 
 posted = distributed_lockable(key="form", methods=("POST",))
@@ -323,7 +323,7 @@ def test_a_function_that_is_no_view_is_refused(
 ) -> None:
     """Where no framework is loaded, when it is decorated; else at its call, for a view of Flask's has no argument."""
     if frameworks == "none":
-        monkeypatch.setattr(hooks, "_answering", {})
+        monkeypatch.setattr(integrations, "installed", integrations.Installed())
         with pytest.raises(ConfigurationError, match=r"plain: methods= is for views.*INSTALLED_APPS"):
             distributed_lockable(key="form", methods=("POST",))(plain.__wrapped__)  # type: ignore[attr-defined]
         return
