@@ -275,6 +275,17 @@ def test_what_make_test_runs_beside_the_quick_tests_is_there() -> None:
         assert re.search(rf"^(class|def) {name.partition('[')[0]}\b", text, re.M), (file, name)
 
 
+def test_ci_runs_each_python_and_each_django_that_are_named() -> None:
+    """pip alone takes the newest Django that the test group's packages agree on, which is not the newest."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    classifiers = "\n".join(project["classifiers"])
+    script = (PROJECT / ".ci" / "run").read_text("utf-8")
+    run = dict(re.findall(r"\[(3\.\d+)\]=(\d+\.\d+)", script))
+    assert set(run) == set(re.findall(r"Python :: (3\.\d+)", classifiers))
+    assert set(run.values()) == set(re.findall(r"Django :: (\d+\.\d+)", classifiers))
+    assert set(re.findall(r"(?:ran|wheel) \S+ (3\.\d+)$", script, re.M)) == set(run)
+
+
 def test_what_tests_share_is_in_support() -> None:
     """A test module or a conftest that is imported exists twice: under pytest's name, and under its own."""
     found = [
