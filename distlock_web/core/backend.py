@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from .config import DatabaseAddress, StoreConfig
-from .errors import BackendUnavailable, DistLockError
+from .errors import BackendUnavailable, DistLockError, NotSent
 from .runtime import Runtime, Token
 
 Args = TypeVarTuple("Args")
@@ -199,9 +199,9 @@ async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
     try:
         return await verb(*args)
-    except BackendUnavailable as error:
-        if error.nothing_done:
-            raise
+    except NotSent:
+        raise
+    except BackendUnavailable:
         return await verb(*args)
 
 

@@ -123,12 +123,15 @@ class LeaseLost(DistLockError):
 
 
 class BackendUnavailable(DistLockError):
-    """The store of the locks does not answer.
+    """The store of the locks does not answer."""
 
-    ``nothing_done``: it is known that the request has done nothing, and the same one would only wait again.
+
+class NotSent(BackendUnavailable):
+    """The store of the locks was not asked.
+
+    For authors of stores: nothing of this verb is done, for sure, and the same request would only wait again. So nobody
+    repeats it, and nobody cancels it.
     """
-
-    nothing_done = False
 
 
 class OpenTransactionWarning(RuntimeWarning):

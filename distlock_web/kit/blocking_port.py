@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from ..core.backend import Busy, Claim, Granted, LockInfo, Loss
-from ..core.errors import BackendUnavailable
+from ..core.errors import BackendUnavailable, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, now
 from .wakeups import Wakeups
 
@@ -94,9 +94,8 @@ class BlockingPort:
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         try:
             return await self._acquire(claim, wait != 0, None)
-        except BackendUnavailable as error:
-            if error.nothing_done:  # nobody cancels what is not there
-                self._wakeups.forget(claim.token)
+        except NotSent:  # nobody cancels what is not there
+            self._wakeups.forget(claim.token)
             raise
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
@@ -146,12 +145,10 @@ class BlockingPort:
     def _ask(self, since: float, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
         """``since`` when it has waited for a thread."""
         if now() - since > MAX_QUEUED:
-            error = BackendUnavailable(
+            raise NotSent(
                 f"All {ACQUIRING_THREADS} threads that take locks for tasks were in use for {MAX_QUEUED:g} s: the "
                 f"store does not answer, or too many tasks want locks at once."
             )
-            error.nothing_done = True
-            raise error
         return self._verbs.acquire(claim, join, memo)
 
     async def _take(
@@ -163,8 +160,7 @@ class BlockingPort:
         try:
             running = _submit(pool, verb, *args)
         except BackendUnavailable as error:
-            error.nothing_done = True
-            raise
+            raise NotSent(str(error)) from error.__cause__
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:

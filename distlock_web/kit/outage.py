@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, NotSent
 from ..core.runtime import Runtime, ThreadParker, drive, now
 from ..core.worker import Worker
 
@@ -75,10 +75,10 @@ class Outage:
         """Whether the caller is a thread that asks again, or does what was put off: nobody waits for it."""
         return self._worker.is_current() or any(helper.is_current() for helper in self._helpers)
 
-    def refuse_if_silent(self, nothing_done: bool = True) -> None:
-        """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request.
+    def refuse_if_silent(self, begun: bool = False) -> None:
+        """``NotSent`` at once where a request would only wait for its time-out. Before each request.
 
-        ``nothing_done``: no other request of the same verb may have left anything.
+        ``begun``: another request of the same verb may have left something, so it is a plain ``BackendUnavailable``.
         """
         if self._closed and not self.is_own_thread:
             self._closed = False
@@ -86,12 +86,10 @@ class Outage:
         if since is None and self._postponed and not self._worker.runs:
             self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
         if since is not None and not self.is_own_thread and self.watch():
-            error = BackendUnavailable(
+            raise (BackendUnavailable if begun else NotSent)(
                 f"{self._name} does not answer, for {now() - since:.1f} s so far ({self._cause}). This request was "
                 f"not sent; a thread keeps asking the server."
             )
-            error.nothing_done = nothing_done
-            raise error
 
     # It failed like this ------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 
 from ..core import integrations
 from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
-from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, Token, drive, in_event_loop, now
 from . import chain
 from .hold import Hold
@@ -334,7 +334,7 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
         try:
             return await port.release(*args)
         except BackendUnavailable as error:
-            if error.nothing_done and not cooldown:  # and the store goes on with it when it can
+            if isinstance(error, NotSent) and not cooldown:  # and the store goes on with it when it can
                 raise
     loss = await port.release(*args)
     if loss is None or loss == "revoked":

@@ -34,7 +34,7 @@ from functools import partial
 
 from ..core import integrations
 from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, retry_once
-from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
+from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld, NotSent
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
 from . import chain, events, watchdog
@@ -98,10 +98,10 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
     try:
         try:
             answer = await port.acquire(claim, spec.wait)
-        except BackendUnavailable as error:
-            if error.nothing_done:
-                refused = error
-                raise
+        except NotSent as error:
+            refused = error
+            raise
+        except BackendUnavailable:
             answer = await port.acquire(claim, spec.wait)  # asked again, once: every verb may be sent twice
         if isinstance(answer, Busy) and spec.wait != 0 and not answer.final:
             answer = await _queue(scope, port, claim, answer, until)

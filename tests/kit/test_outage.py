@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from distlock_web import BackendUnavailable, ConfigurationError
+from distlock_web.core.errors import NotSent
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.kit import outage
 from distlock_web.kit.outage import Outage
@@ -437,17 +438,17 @@ def test_whether_an_address_leads_elsewhere_is_looked_at_once(caplog: pytest.Log
         (OSError(), "OSError"),
     ],
 )
-@pytest.mark.parametrize("nothing_done", [None, True, False])
+@pytest.mark.parametrize("begun", [None, True, False])
 def test_who_is_refused_hears_why(
-    unanswered: tuple[Outage, threading.Event], error: Exception, cause: str, nothing_done: bool | None
+    unanswered: tuple[Outage, threading.Event], error: Exception, cause: str, begun: bool | None
 ) -> None:
     watched, _ = unanswered
     watched.begin(error)
     with pytest.raises(
         BackendUnavailable, match=rf"^The server does not answer, for \d+\.\d s so far \({cause}\)"
     ) as told:
-        watched.refuse_if_silent(*[] if nothing_done is None else [nothing_done])
-    assert told.value.nothing_done is (nothing_done is not False)
+        watched.refuse_if_silent(*[] if begun is None else [begun])
+    assert type(told.value) is (BackendUnavailable if begun else NotSent)
 
 
 # What another one takes over, and the end ---------------------------------------------------------------------------

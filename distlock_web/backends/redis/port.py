@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
-from ...core.errors import BackendUnavailable
+from ...core.errors import BackendUnavailable, NotSent
 from ...core.runtime import Runtime, Token, now
 from .listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
 from .scripts import (
@@ -268,7 +268,7 @@ class RedisPort:
             answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, token), args, None, confirm)
         except BackendUnavailable as error:
             # Else it is ours, and who gives up asking cancels it; or it was not asked.
-            if error.nothing_done:
+            if isinstance(error, NotSent):
                 # Nobody cancels what was not asked: no waiter would be left for the listener to read for.
                 if place is None:
                     self._listener.remove(token)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...core.backend import StatementResult
-from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError, NotSent
 from ...core.runtime import DICE, THREADS, drive, now
 from ...kit import pool
 from ...kit.outage import Outage
@@ -42,20 +42,16 @@ def in_transaction() -> bool:
     return getattr(_this_thread, "depth", 0) > 0
 
 
-class AllInUse(BackendUnavailable):
-    """No connection became free: nothing was sent."""
-
-    nothing_done = True
+class AllInUse(NotSent):
+    """No connection became free."""
 
 
 class NoAnswer(BackendUnavailable):
     """The server cannot be reached, or has not answered."""
 
 
-class Locked(BackendUnavailable):
-    """Others keep the row locked, or the whole file: the database answers."""
-
-    nothing_done = True
+class Locked(NotSent):
+    """Others keep the row locked, or the whole file: the database answers, and has undone what was sent."""
 
 
 class Unopened(Locked):

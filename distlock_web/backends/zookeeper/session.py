@@ -102,7 +102,7 @@ class Session:
             # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
-            self.outage.refuse_if_silent(nothing_done=False)
+            self.outage.refuse_if_silent(begun=True)
         usual = self.address.timeout if timeout is None or timeout >= self.address.timeout else None
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
         client = self._running()

@@ -11,6 +11,7 @@ import pytest
 from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, LockBusy, configure, held_locks, lock
 from distlock_web.backends.redis.cluster.route import Route
 from distlock_web.core.backend import Claim
+from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, Runtime, drive, new_token, now
 from distlock_web.locks.lease import scope_of
@@ -192,8 +193,7 @@ def test_what_a_dead_node_was_to_undo_is_undone_at_its_replica(cluster_store: Cl
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "not sent"])
 def test_a_node_that_was_not_asked_does_not_speak_for_the_one_before(sent: bool) -> None:
     """The answer of that was lost, and its replica has the lock: nobody cancelled it, for nothing was done there."""
-    former, refused = BackendUnavailable("No answer."), BackendUnavailable("This request was not sent.")
-    former.nothing_done, refused.nothing_done = not sent, True
+    former, refused = (BackendUnavailable if sent else NotSent)("No answer."), NotSent("This request was not sent.")
     nodes = [SimpleNamespace(at=("node", 1), error=former), SimpleNamespace(at=("node", 2), error=refused)]
     owners = iter(nodes)
 
@@ -215,7 +215,7 @@ def test_a_node_that_was_not_asked_does_not_speak_for_the_one_before(sent: bool)
     route = Route(cast("Any", Moving()), THREADS, port_of, 0, Claim(NAME, new_token(), LONG))
     with pytest.raises(BackendUnavailable, match="not sent") as caught:
         drive(route.send(acquire))
-    assert caught.value.nothing_done is not sent
+    assert isinstance(caught.value, NotSent) is not sent
 
 
 def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> None:

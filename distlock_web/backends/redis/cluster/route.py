@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from ....core.backend import Claim
-from ....core.errors import BackendUnavailable, DistLockError
+from ....core.errors import BackendUnavailable, DistLockError, NotSent
 from ....core.runtime import Runtime, now
 from ..port import RedisPort
 from ..transport.replicas import TooFewReplicas
@@ -83,10 +83,11 @@ class Route:
         elif to is None:
             if not isinstance(error, BackendUnavailable):
                 raise error
-            self._unclear = self._unclear or not error.nothing_done
-            error.nothing_done = not self._unclear
+            self._unclear = self._unclear or not isinstance(error, NotSent)
             # Who hurries does not wait for the others to say so: who renews it next asks them.
             if self._hurries or not await self._routes.replaced(self._slot, self.node, self._runtime):
+                if self._unclear and isinstance(error, NotSent):  # it does not speak for the node before
+                    raise BackendUnavailable(str(error)) from error
                 raise error
         await self._pause(error, isinstance(to, TryAgain))
         asking = isinstance(to, Ask)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.errors import BackendUnavailable
+from ....core.errors import NotSent
 from ....core.runtime import THREADS, drive, now
 from ....kit.outage import Outage
 from ....kit.pool import AllInUse, Pool, Pooled
@@ -111,12 +111,10 @@ class ConnectionPool(Pool[Connection]):
         try:
             return self.borrow(timeout)
         except AllInUse:
-            error = BackendUnavailable(
+            raise NotSent(
                 f"{self.address.name}: all {self.size} connections are in use "
                 f"(OPTIONS: max_connections; pool_timeout, now {self.address.pool_timeout:g} s)."
-            )
-            error.nothing_done = True
-            raise error from None
+            ) from None
         except FAILURES as failure:
             self._waited_in_vain(timeout, None, failure)
             raise translated(failure, self.address) from failure

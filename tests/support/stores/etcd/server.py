@@ -95,7 +95,7 @@ class Connections:
         """
         server, is_probe = self.server, self is self.server._probing
         if timeout is None and not is_probe:
-            server.outage.refuse_if_silent(nothing_done=False)
+            server.outage.refuse_if_silent(begun=True)
         seconds = server.timeout if timeout is None else min(timeout, server.timeout)
         until, usable = now() + seconds, False
         try:
