@@ -45,7 +45,7 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True)
-class Address:
+class SQLAddress:
     """A database, and the limits of the connections to it."""
 
     way: Way
@@ -62,7 +62,7 @@ class Address:
         return self.way.name
 
 
-def address(config: StoreConfig) -> Address:
+def address(config: StoreConfig) -> SQLAddress:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     where, options = f"DISTLOCK[{config.alias!r}]", config.options
     config.check_options(OPTIONS)
@@ -93,7 +93,7 @@ def address(config: StoreConfig) -> Address:
         dialect = dialect_of(kind, url.get_backend_name() == "mariadb")
         way = ByURL(url, dialect, connect_args)
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
-    return Address(
+    return SQLAddress(
         way=way,
         dialect=dialect,
         timeout=dialect.timeout,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.backend import CallersTransaction, StatementResult
 from ...core.config import DatabaseAddress
-from .address import Address
+from .address import SQLAddress
 from .by_framework import real_path
 from .statement import Statement
 
@@ -31,7 +31,7 @@ class Borrowed:
         return self._transaction.execute(*statement.bound(self._transaction.placeholder, parameters))
 
 
-def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
+def is_at(ours: SQLAddress, theirs: DatabaseAddress) -> bool:
     """Whether this is the store's own database."""
     place, kind = ours.way.place, ours.dialect.kind
     if theirs.kind.replace("mariadb", "mysql") != kind:

@@ -18,7 +18,7 @@ from ...kit import pool
 from ...kit.outage import Outage
 from ...kit.wakeups import Wakeups
 from . import sqlite_fork
-from .address import Address
+from .address import SQLAddress
 from .dialects import SQLite, channel_of
 from .faults import GONE, SILENT, Fault
 from .schema import TABLES
@@ -137,7 +137,7 @@ class Database:
 
     def __init__(
         self,
-        address: Address,
+        address: SQLAddress,
         tables: Tables,
         wakeups: Wakeups,
         outage: Outage | None,
