@@ -22,7 +22,7 @@ _OPTIONS = ("session_timeout", "timeout", "auth", *_FILES, "keyfile_password", *
 
 
 @dataclass(frozen=True)
-class Address:
+class ZooAddress:
     """The servers, and how to talk to them."""
 
     hosts: str  #: as kazoo takes it, with the chroot
@@ -34,13 +34,13 @@ class Address:
     name: str  #: for messages, without credentials
 
 
-def address(config: StoreConfig) -> Address:
+def address(config: StoreConfig) -> ZooAddress:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     where = f"DISTLOCK[{config.alias!r}]"
     options = config.options
     config.check_options(_OPTIONS)
     hosts, chroot, auth = _parse(config)
-    return Address(
+    return ZooAddress(
         hosts=hosts + chroot,
         chroot=chroot,
         session_timeout=config.seconds("session_timeout", SESSION_TIMEOUT, minimum=0.1),

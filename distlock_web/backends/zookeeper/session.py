@@ -39,7 +39,7 @@ from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import now
 from ...core.worker import start_thread
 from ...kit.outage import Outage
-from .address import Address
+from .address import ZooAddress
 from .clock import ServerClock
 from .nodes import ROOT
 
@@ -65,7 +65,7 @@ KEPT = 3600.0
 class Session:
     """The client, and whether it is connected. It begins with the first request, and anew after ``close``."""
 
-    def __init__(self, address: Address, on_change: Callable[[], None]) -> None:
+    def __init__(self, address: ZooAddress, on_change: Callable[[], None]) -> None:
         self.address = address
         self.clock = ServerClock()
         self.outage = Outage(address.name, self._probe)
@@ -227,7 +227,7 @@ def committed(answers: Any) -> bool:
 class Client(KazooClient):  # type: ignore[misc]
     """kazoo's client, with container nodes, threads that bear our name, and time-outs that fit a request."""
 
-    def __init__(self, address: Address, on_connect: Callable[[Client, float], None]) -> None:
+    def __init__(self, address: ZooAddress, on_connect: Callable[[Client, float], None]) -> None:
         super().__init__(
             hosts=address.hosts,
             timeout=address.session_timeout,
