@@ -9,11 +9,11 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from ...core.findings import Finding
-from .transport.address import Address, DriverConnection
+from .transport.address import DriverConnection, RedisAddress
 from .transport.errors import translated
 
 
-def diagnose(address: Address) -> list[Finding]:
+def diagnose(address: RedisAddress) -> list[Finding]:
     """What is wrong with this server. Raises ``DistLockError``."""
     with _connected(address) as connection:
         info = _info(connection)
@@ -22,7 +22,7 @@ def diagnose(address: Address) -> list[Finding]:
         return list(_findings(info, _appendfsync(connection), address.min_replicas))
 
 
-def server_time(address: Address) -> float:
+def server_time(address: RedisAddress) -> float:
     """The server's clock, in seconds since the epoch. Raises ``DistLockError``."""
     with _connected(address) as connection:
         seconds, microseconds = _ask(connection, "TIME")
@@ -30,7 +30,7 @@ def server_time(address: Address) -> float:
 
 
 @contextmanager
-def _connected(address: Address) -> Iterator[DriverConnection]:
+def _connected(address: RedisAddress) -> Iterator[DriverConnection]:
     try:
         connection = address.connect()
         try:

@@ -23,9 +23,9 @@ from ...core.errors import ConfigurationError
 from ...core.runtime import drive, now
 from .transport.address import (
     OURS,
-    Address,
     AsyncDriverConnection,
     DriverConnection,
+    RedisAddress,
     checked,
     driver_info,
     of_pool,
@@ -40,7 +40,7 @@ _FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
 
 
 #: Opens a connection: in a thread it is one, in a task it will be.
-_Opening: TypeAlias = Callable[[Address], Any]
+_Opening: TypeAlias = Callable[[RedisAddress], Any]
 
 
 class _Known:
@@ -49,7 +49,7 @@ class _Known:
     __slots__ = ("first", "master", "moved")
 
     def __init__(self) -> None:
-        self.first: Address | None = None  #: the sentinel that named it
+        self.first: RedisAddress | None = None  #: the sentinel that named it
         self.master: tuple[str, int] | None = None
         self.moved: Callable[[], None] = _nobody
 
@@ -59,17 +59,17 @@ def _nobody() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentinelAddress(Address):
+class SentinelAddress(RedisAddress):
     """The master of this name, wherever it is when a connection is opened."""
 
     service_name: str
-    sentinels: tuple[Address, ...]
+    sentinels: tuple[RedisAddress, ...]
     _known: _Known = field(default_factory=_Known)
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
         until = None if timeout is None else now() + timeout
 
-        def opening(address: Address) -> DriverConnection:
+        def opening(address: RedisAddress) -> DriverConnection:
             if until is None:
                 return address.connect()
             # What is left. Of that a server that was named has half: another sentinel may name its successor.
@@ -80,7 +80,7 @@ class SentinelAddress(Address):
         return connection
 
     async def aconnect(self) -> AsyncDriverConnection:
-        connection: AsyncDriverConnection = await self._connect(Address.aconnect)
+        connection: AsyncDriverConnection = await self._connect(RedisAddress.aconnect)
         return connection
 
     def follow(self, moved: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class SentinelAddress(Address):
 
     async def _connect(self, opening: _Opening) -> Any:
         """To the master that the first sentinel names which names one. Raises redis-py's errors."""
-        known, failures = self._known, list[tuple[Address, BaseException | None]]()
+        known, failures = self._known, list[tuple[RedisAddress, BaseException | None]]()
         tried: dict[tuple[str, int], BaseException] = {}
         for sentinel in sorted(self.sentinels, key=lambda each: each is not known.first):
             try:
@@ -112,7 +112,7 @@ class SentinelAddress(Address):
             raise next(iter(tried.values()))
         raise self._not_found(failures)
 
-    async def _named_by(self, sentinel: Address, opening: _Opening) -> tuple[str, int] | None:
+    async def _named_by(self, sentinel: RedisAddress, opening: _Opening) -> tuple[str, int] | None:
         """Where the master is, says this sentinel; None: it does not know."""
         connection = await _settled(opening(sentinel))
         try:
@@ -124,7 +124,9 @@ class SentinelAddress(Address):
     async def _open(self, named: tuple[str, int], opening: _Opening) -> Any:
         """A connection to this server, which has to say that it is a master."""
         kwargs = {**self.kwargs, "host": named[0], "port": named[1]}
-        server = Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
+        server = RedisAddress(
+            self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix
+        )
         connection = await _settled(opening(server))
         try:
             # HELLO, not ROLE: every user may say it.
@@ -136,7 +138,7 @@ class SentinelAddress(Address):
             raise
         return connection
 
-    def _not_found(self, failures: list[tuple[Address, BaseException | None]]) -> driver.RedisError:
+    def _not_found(self, failures: list[tuple[RedisAddress, BaseException | None]]) -> driver.RedisError:
         """Why no sentinel said where the master is: all that answered have the wrong settings, or none answered."""
         wrong, silent = [], []
         for sentinel, error in failures:
@@ -251,7 +253,7 @@ def _node(given: str, setting: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str) -> Address:
+def _sentinel(master: RedisAddress, node: tuple[str, int], given: _Given, where: str) -> RedisAddress:
     """One sentinel. Unless ``sentinel_kwargs`` say otherwise: with the master's TLS, and its time shared by all."""
     own = dict(given.sentinel_kwargs)
     tls = own.pop("ssl", issubclass(master.connection_class, redis.SSLConnection))
@@ -272,4 +274,4 @@ def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str)
         "port": node[1],
     }
     kwargs = {name: value for name, value in kwargs.items() if name in known} | OURS
-    return Address(connection_class, kwargs, 1, 0.0, f"{node[0]}:{node[1]}", master.prefix)
+    return RedisAddress(connection_class, kwargs, 1, 0.0, f"{node[0]}:{node[1]}", master.prefix)

@@ -13,7 +13,7 @@ import redis
 
 from distlock_web import LockBusy, configure, lock
 from distlock_web.backends.redis.transport import listener, subscription
-from distlock_web.backends.redis.transport.address import Address, address
+from distlock_web.backends.redis.transport.address import RedisAddress, address
 from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
@@ -74,14 +74,14 @@ def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
     monkeypatch: pytest.MonkeyPatch, is_woken: Callable[..., None]
 ) -> None:
     """A credential provider that failed once ended the listening thread for good."""
-    connect, failures = Address.connect, [ValueError("a credential provider's")]
+    connect, failures = RedisAddress.connect, [ValueError("a credential provider's")]
 
-    def sometimes(self: Address, *patience: Any) -> Any:
+    def sometimes(self: RedisAddress, *patience: Any) -> Any:
         if failures and threading.current_thread().name == "distlock-listener":
             raise failures.pop()
         return connect(self, *patience)
 
-    monkeypatch.setattr(Address, "connect", sometimes)
+    monkeypatch.setattr(RedisAddress, "connect", sometimes)
     for _ in range(2):
         is_woken()
     assert failures == []

@@ -13,7 +13,7 @@ import redis
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.redis import sentinel
 from distlock_web.backends.redis.sentinel import SentinelAddress, sentinel_address
-from distlock_web.backends.redis.transport.address import Address
+from distlock_web.backends.redis.transport.address import RedisAddress
 from distlock_web.core.config import parse
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -56,7 +56,7 @@ def test_a_connection_has_its_time_in_all(monkeypatch: pytest.MonkeyPatch) -> No
     """Each step had all of it: a renewal was at its end before the second sentinel had named the right master."""
     address, moment, tried = found(LOCATION="redis+sentinel://a,b/shop"), [100.0], list[tuple[str, float]]()
 
-    def connect(self: Address, timeout: float | None = None) -> Any:
+    def connect(self: RedisAddress, timeout: float | None = None) -> Any:
         assert timeout is not None
         tried.append((self.kwargs["host"], timeout))
         if self.kwargs["host"] == "stale":
@@ -71,7 +71,7 @@ def test_a_connection_has_its_time_in_all(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def close(connection: Any) -> None: ...
 
-    monkeypatch.setattr(Address, "connect", connect)
+    monkeypatch.setattr(RedisAddress, "connect", connect)
     monkeypatch.setattr(sentinel, "_ask", ask)
     monkeypatch.setattr(sentinel, "_close", close)
     monkeypatch.setattr(sentinel, "now", lambda: moment[0])

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from ....core.config import StoreConfig, without_credentials
 from ....core.errors import ConfigurationError
-from ..transport.address import Address, checked, of_url
+from ..transport.address import RedisAddress, checked, of_url
 from .redirects import NodeAddress
 
 #: Options of a connection that are each node's own here.
 _OF_ONE_SERVER = ("host", "port", "path", "db")
 
 
-def cluster_address(config: StoreConfig) -> tuple[Address, list[NodeAddress]]:
+def cluster_address(config: StoreConfig) -> tuple[RedisAddress, list[NodeAddress]]:
     """How to connect to each node, and those nodes that are asked for the others. ``ConfigurationError``: see there."""
     where = f"DISTLOCK[{config.alias!r}]"
     for name in _OF_ONE_SERVER:
@@ -36,7 +36,7 @@ def cluster_address(config: StoreConfig) -> tuple[Address, list[NodeAddress]]:
     return checked(config, *found[0], options), seeds
 
 
-def address_of(node: NodeAddress, base: Address) -> Address:
+def address_of(node: NodeAddress, base: RedisAddress) -> RedisAddress:
     """The address of one node."""
     kwargs = {**base.kwargs, "host": node.host, "port": node.port}
     return replace(base, kwargs=kwargs, name=f"The node {node} of the Redis Cluster", clustered=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Runtime
-from ..transport.address import Address
+from ..transport.address import RedisAddress
 from ..transport.server import Server
 from .address import address_of
 from .redirects import NodeAddress
@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
 
 class Routes:
-    def __init__(self, seeds: Sequence[NodeAddress], base: Address, cancel: Callable[[Claim, int], None]) -> None:
+    def __init__(self, seeds: Sequence[NodeAddress], base: RedisAddress, cancel: Callable[[Claim, int], None]) -> None:
         self.base = base  #: how to connect to each node
         self._cancel = cancel
         self._nodes: dict[NodeAddress, Node] = {}

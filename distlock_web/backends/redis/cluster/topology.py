@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ....core.runtime import Parker, Runtime, now
 from ....core.worker import Worker
-from ..transport.address import Address
+from ..transport.address import RedisAddress
 from ..transport.errors import translated
 from .redirects import NodeAddress
 from .slots import SLOTS
@@ -31,7 +31,10 @@ class Topology:
     """The view of one process. A thread asks, and ends when nobody wants to know any more."""
 
     def __init__(
-        self, seeds: Sequence[NodeAddress], address_of: Callable[[NodeAddress], Address], changed: Callable[[], None]
+        self,
+        seeds: Sequence[NodeAddress],
+        address_of: Callable[[NodeAddress], RedisAddress],
+        changed: Callable[[], None],
     ) -> None:
         self._seeds = seeds
         self._address_of = address_of
@@ -142,7 +145,7 @@ class Topology:
         return sorted(known, key=lambda node: node in self._hanging)
 
 
-def _ask(address: Address, node: NodeAddress) -> tuple[list[NodeAddress | None], dict[NodeAddress, None]]:
+def _ask(address: RedisAddress, node: NodeAddress) -> tuple[list[NodeAddress | None], dict[NodeAddress, None]]:
     """What this node knows: who serves each slot, and all nodes that answer."""
     connection: Any = address.connect()
     try:
@@ -159,7 +162,7 @@ def _ask(address: Address, node: NodeAddress) -> tuple[list[NodeAddress | None],
     return owners, nodes
 
 
-def _explained(error: BaseException, address: Address) -> DistLockError:
+def _explained(error: BaseException, address: RedisAddress) -> DistLockError:
     if "cluster support disabled" in str(error):
         return ConfigurationError(
             f"{address.name} is a single server, not a node of a Redis Cluster: its LOCATION begins with redis://."

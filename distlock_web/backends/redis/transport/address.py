@@ -62,7 +62,7 @@ _NOT_FOR_US = (
 
 
 @dataclass(frozen=True)
-class Address:
+class RedisAddress:
     """A server, and the limits of the pool of connections to it."""
 
     connection_class: type[DriverConnection]
@@ -104,7 +104,7 @@ class Address:
         return connection
 
 
-def address(config: StoreConfig) -> Address:
+def address(config: StoreConfig) -> RedisAddress:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     if config.resource is not None:
         pool = cast("redis.ConnectionPool", config.resource())
@@ -143,7 +143,7 @@ def checked(
     connection_class: type[DriverConnection],
     kwargs: dict[str, Any],
     options: Mapping[str, Any],
-) -> Address:
+) -> RedisAddress:
     """The address of these keywords, over which ``options`` win."""
     where = f"DISTLOCK[{config.alias!r}]"
     if "server" in options:
@@ -170,7 +170,7 @@ def checked(
     if not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
         kwargs |= driver_info("driver_info" in known)
     kwargs.update(OURS)
-    return Address(
+    return RedisAddress(
         connection_class,
         kwargs,
         max_connections,

@@ -8,7 +8,7 @@ from redis import exceptions as driver
 
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ....core.formats import refusal
-from .address import Address
+from .address import RedisAddress
 
 #: What a connection raises that breaks, or cannot be opened.
 FAILURES = (OSError, driver.RedisError)
@@ -103,7 +103,7 @@ _FORMAT = re.compile(r"-FORMAT (\d+) (.+?)(?:,? script: [0-9a-f]{40}\b.*)?$", re
 _MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING|UNBLOCKED)\b")
 
 
-def translated(error: BaseException, address: Address) -> DistLockError:
+def translated(error: BaseException, address: RedisAddress) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
     where = address.name
     if isinstance(error, Misconfigured):
@@ -133,14 +133,14 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 
 
-def as_error(reply: ErrorReply, address: Address) -> DistLockError:
+def as_error(reply: ErrorReply, address: RedisAddress) -> DistLockError:
     """The error for our caller, not raised: what the server said is its ``__cause__``."""
     error = translated(reply, address)
     error.__cause__ = reply
     return error
 
 
-def _by_word(word: str, text: str, address: Address) -> DistLockError:
+def _by_word(word: str, text: str, address: RedisAddress) -> DistLockError:
     if word in _NOT_NOW:
         return BackendUnavailable(f"{address.name} {_NOT_NOW[word]} ({text}).")
     meaning = _NOT_EVER[word].replace("<PREFIX>", address.prefix)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ....core.errors import DistLockError
 from ..scripts import Call, PackedKeys, Script, command
-from .address import Address
+from .address import RedisAddress
 from .errors import FAILURES, ErrorReply, as_error, translated
 from .replicas import GivesLock, TooFewReplicas, check_confirmed, wait_command
 
@@ -46,7 +46,7 @@ class Exchange:
     def __init__(
         self,
         lines: Lines,
-        address: Address,
+        address: RedisAddress,
         look: Callable[[], None],
         moved: Callable[[], None],
         asking: bool = False,

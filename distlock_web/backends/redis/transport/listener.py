@@ -20,7 +20,7 @@ from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Parker, Runtime, Token, now
 from ....core.worker import Worker
-from .address import Address
+from .address import RedisAddress
 from .errors import translated
 from .subscription import Subscription
 from .waiter import ReceivedGrant, Waiter
@@ -47,7 +47,7 @@ GIVEN_UP_FOR = 3600.0
 
 
 class Listener:
-    def __init__(self, address: Address, give_up: Callable[[Claim, int], None]) -> None:
+    def __init__(self, address: RedisAddress, give_up: Callable[[Claim, int], None]) -> None:
         self._address = address
         self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
         self.waiters: dict[str, Waiter] = {}  #: by token

@@ -9,7 +9,7 @@ from contextlib import suppress
 from ....core.errors import BackendUnavailable
 from ....core.runtime import TASKS
 from ....kit.outage import Outage
-from .address import Address
+from .address import RedisAddress
 from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Line
 from .stream import Stream, Turn
@@ -18,7 +18,7 @@ from .stream import Stream, Turn
 class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
-    def __init__(self, address: Address, outage: Outage) -> None:
+    def __init__(self, address: RedisAddress, outage: Outage) -> None:
         self._address = address
         self._outage = outage
         self._stream: Stream | None = None

@@ -13,7 +13,7 @@ from ....core.errors import NotSent
 from ....core.runtime import THREADS, drive, now
 from ....kit.outage import Outage
 from ....kit.pool import AllInUse, Pool, Pooled
-from .address import Address
+from .address import RedisAddress
 from .driver import fileno_of
 from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Reply
@@ -71,7 +71,7 @@ class Connection(Pooled):
             self._connection.disconnect()
 
 
-def ping(address: Address) -> None:
+def ping(address: RedisAddress) -> None:
     """Ask on a connection of its own whether the server answers. Raises ``DistLockError`` if it does not."""
     try:
         connection: Any = address.connect()
@@ -88,7 +88,7 @@ def ping(address: Address) -> None:
 class ConnectionPool(Pool[Connection]):
     """At most ``max_connections``; who finds none free waits ``pool_timeout`` seconds."""
 
-    def __init__(self, address: Address, outage: Outage, *, patient: bool = False) -> None:
+    def __init__(self, address: RedisAddress, outage: Outage, *, patient: bool = False) -> None:
         super().__init__(address.max_connections, address.pool_timeout, Connection)
         self.address = address
         self._outage = outage

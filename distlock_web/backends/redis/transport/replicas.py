@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ....core.errors import BackendUnavailable
 from ..scripts import command
-from .address import Address
+from .address import RedisAddress
 from .errors import ErrorReply, as_error
 
 #: Says of a script's answer whether it gives somebody a lock, so that the replicas have to have it.
@@ -22,13 +22,13 @@ class TooFewReplicas(BackendUnavailable):
     """The server did what it was asked, and too few replicas have it."""
 
 
-def wait_command(address: Address, timeout: float | None) -> bytes:
+def wait_command(address: RedisAddress, timeout: float | None) -> bytes:
     """The WAIT, packed. ``timeout`` bounds the request that it belongs to."""
     seconds = address.replica_timeout if timeout is None else min(address.replica_timeout, timeout / 2)
     return command("WAIT", address.min_replicas, max(1, round(seconds * 1000)))
 
 
-def check_confirmed(answer: Any, address: Address) -> None:
+def check_confirmed(answer: Any, address: RedisAddress) -> None:
     """``TooFewReplicas`` if the answer to the WAIT says so."""
     if isinstance(answer, ErrorReply):
         raise as_error(answer, address)

@@ -11,7 +11,7 @@ from functools import partial
 from ....core.backend import Claim
 from ....core.runtime import lives_for_one_call
 from ....kit.outage import Outage
-from .address import Address, is_fake
+from .address import RedisAddress, is_fake
 from .exchange import Exchange, Lines
 from .listener import Listener
 from .loop_connection import LoopConnection
@@ -33,7 +33,7 @@ class Server:
     the server is silent.
     """
 
-    def __init__(self, address: Address, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
+    def __init__(self, address: RedisAddress, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
         self.address = address
         self.answer_timeout = float(address.kwargs["socket_timeout"])
         self.outage = Outage(address.name, partial(ping, address))

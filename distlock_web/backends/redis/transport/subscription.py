@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ....core.runtime import now
 from ..scripts import command
-from .address import Address
+from .address import RedisAddress
 from .errors import TIMEOUTS, ErrorReply
 from .exchange import Reply
 from .wire import wire_of
@@ -39,7 +39,7 @@ NOBODYS = Notification("", None, "")
 class Subscription:
     """One open connection. Raises ``FAILURES``, and ``ErrorReply``, as to a user without the rights."""
 
-    def __init__(self, address: Address, ident: str) -> None:
+    def __init__(self, address: RedisAddress, ident: str) -> None:
         connection: Any = address.connect()
         connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
