@@ -14,7 +14,7 @@ from ...kit.outage import Outage
 from ...kit.wakeups import Wakeups
 from .address import address
 from .callers import Borrowed, is_at
-from .database import AllInUse, Database, NoAnswer, Transaction
+from .database import Database, NoAnswer, NoConnectionFree, Transaction
 from .diagnose import diagnose
 from .dialects import PostgreSQL, SQLite
 from .lease import NOBODY, microseconds
@@ -97,7 +97,7 @@ class SQLBackend(BlockingBackend):
 
         try:
             self._probing.run(work)
-        except (NoAnswer, AllInUse):
+        except (NoAnswer, NoConnectionFree):
             raise
         except DistLockError as error:  # an answer all the same: whoever asks next is told
             logger.debug("%s", error)

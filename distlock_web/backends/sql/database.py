@@ -42,7 +42,7 @@ def in_transaction() -> bool:
     return getattr(_this_thread, "depth", 0) > 0
 
 
-class AllInUse(NotSent):
+class NoConnectionFree(NotSent):
     """No connection became free."""
 
 
@@ -263,7 +263,7 @@ class Database:
         try:
             return self.connections.borrow()
         except pool.AllInUse:
-            raise AllInUse(
+            raise NoConnectionFree(
                 f"{self.address.name}: all {self.connections.size} connections of this process are in use "
                 f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
             ) from None

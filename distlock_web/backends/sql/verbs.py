@@ -12,7 +12,7 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import DICE, Token, now
 from ...kit.outage import Outage
-from .database import AllInUse, Database, Locked, Transaction, Unopened, in_transaction
+from .database import Database, Locked, NoConnectionFree, Transaction, Unopened, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
@@ -304,7 +304,7 @@ class SQLVerbs:
     def _run_for_holder(self, work: Callable[[Transaction], T], timeout: float | None = None) -> T:
         try:
             return self._database.run(work, timeout)
-        except AllInUse:
+        except NoConnectionFree:
             return self._reserve.run(work, timeout)
 
 
