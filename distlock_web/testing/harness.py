@@ -97,8 +97,8 @@ class Harness:
     def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> Actor[T]:
         raise NotImplementedError
 
-    def event(self) -> Event:
-        return Event(self)
+    def event(self) -> ActorEvent:
+        return ActorEvent(self)
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass: for leases that have to end, never as proof that something has happened."""
@@ -141,7 +141,7 @@ class Harness:
         await self.sleep(0.005)  # a store may round what it shows, by a tick of its clock
 
 
-class Event:
+class ActorEvent:
     """Something that an actor tells another one."""
 
     def __init__(self, harness: Harness) -> None:

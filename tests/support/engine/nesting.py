@@ -22,7 +22,7 @@ from distlock_web import (
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.testing.harness import Event, Harness
+from distlock_web.testing.harness import ActorEvent, Harness
 
 #: How the call chain has the lock, and whether a lease in it is still for blocks alone.
 AROUND = {"a block": False, "a decorated call": False, "a lease": True, "an entered lease": False, "both": True}
@@ -105,7 +105,7 @@ class NestingCases(Cases):
         """All of its workers ran at once, and no event showed it."""
         inside, most = 0, 0
 
-        async def work(lease: Lease, go_on: Event) -> None:
+        async def work(lease: Lease, go_on: ActorEvent) -> None:
             nonlocal inside, most
             async with harness.inside(lease):
                 inside += 1
