@@ -47,7 +47,7 @@ running: ContextVar[Request | None] = ContextVar("distlock_asgi_request", defaul
 serving: ContextVar[Registry | None] = ContextVar("distlock_asgi_stores", default=None)
 
 
-class Headers:
+class ASGIHeaders:
     """A request's headers, by name. Of several of one name all count: HTTP/2 may send each cookie by itself."""
 
     def __init__(self, scope: Scope) -> None:
@@ -73,7 +73,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, keeps_body: Callable[[Scope], bool]) -> None:
         self.scope = scope
         self.method: str = scope["method"]
-        self.headers = Headers(scope)
+        self.headers = ASGIHeaders(scope)
         self.loop = asyncio.get_running_loop()
         self.replayed = False  #: its view has answered again
         self.unrecorded: list[Unrecorded] = []  #: its view has been done once, and that is not recorded yet
@@ -211,7 +211,7 @@ class RequestMiddleware:
             elif scope["type"] == "http":
                 await self._answer(scope, receive, send)
             else:
-                await self._within(scope, receive, send, self._bounds(lambda: scope, Headers(scope)))
+                await self._within(scope, receive, send, self._bounds(lambda: scope, ASGIHeaders(scope)))
         finally:
             serving.set(outer)
 
@@ -249,7 +249,7 @@ class RequestMiddleware:
         finally:
             running.set(outer)
 
-    def _bounds(self, scope: Callable[[], Scope], headers: Headers) -> RequestScope:
+    def _bounds(self, scope: Callable[[], Scope], headers: ASGIHeaders) -> RequestScope:
         """``scope``: asked late, for a middleware may hand on another one (:class:`AnswerMiddleware`)."""
         known = self._user
         user = None if known is None else lambda: known(scope())

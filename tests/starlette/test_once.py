@@ -26,7 +26,7 @@ from starlette.requests import Request
 
 from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.web import asgi
-from distlock_web.web.asgi import Headers
+from distlock_web.web.asgi import ASGIHeaders
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.kept_answers import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
@@ -287,7 +287,7 @@ async def test_of_a_header_that_is_sent_twice_both_are_compared(app: FastAPI, na
 
 def test_headers_of_one_name_are_one() -> None:
     sent = [(b"Cookie", b"login=ann"), (b"accept", b"a"), (b"cookie", b"seen=1"), (b"Accept", b"b")]
-    headers = Headers({"headers": sent})
+    headers = ASGIHeaders({"headers": sent})
     assert (headers["Cookie"], headers["Accept"]) == ("login=ann; seen=1", "a, b")
 
 
