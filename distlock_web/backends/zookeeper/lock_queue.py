@@ -41,7 +41,7 @@ from .nodes import (
     path_of,
     record,
 )
-from .places import UNKNOWN, Lease, Place, Places
+from .places import UNKNOWN, Place, Places, ZooLease
 from .requests import delete_as_seen, get_request, look_requests, write, written
 from .session import Client, Request, Session, committed
 
@@ -157,7 +157,7 @@ class LockQueue:
         node_path, stat = created
         self.clock.observe(stat)
         (child,) = in_order([node_path.rpartition("/")[2]])
-        self._places.add(Place(claim, child, CLAIMED, Lease(claim.expire, stat, asked)))
+        self._places.add(Place(claim, child, CLAIMED, ZooLease(claim.expire, stat, asked)))
         return view_of(path, children, found)
 
     def _adopt(self, claim: Claim, view: View, child: Child) -> None:
@@ -306,10 +306,10 @@ class LockQueue:
         return Head(head.path, says, stat, says.expire)
 
 
-def lease_of(head: Head, lock_version: int) -> Lease:
+def lease_of(head: Head, lock_version: int) -> ZooLease:
     """The lease of a node of ours that was read: not less than it is."""
     expire = head.record.expire
-    return Lease(expire, head.stat, now() + head.remaining - expire, lock_version)
+    return ZooLease(expire, head.stat, now() + head.remaining - expire, lock_version)
 
 
 def view_of(path: str, children: Any, found: Any) -> View:

@@ -22,7 +22,7 @@ TIDY_EVERY = 1.0
 UNKNOWN = ""
 
 
-class Lease(NamedTuple):
+class ZooLease(NamedTuple):
     """What ZooKeeper said of a node of ours when it last answered."""
 
     expire: float  #: seconds that it lasts after the last change
@@ -47,7 +47,7 @@ class Place:
     claim: Claim
     child: Child
     state: str  #: as ZooKeeper has it; UNKNOWN: it is written again, whatever comes next
-    lease: Lease
+    lease: ZooLease
     granted: bool = False
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
     releasing: bool = False  #: a release was sent, and its answer may have been lost
@@ -89,7 +89,7 @@ class Places:
         self.uncertain.discard(place.claim.token)
         return place
 
-    def learn(self, place: Place, lease: Lease) -> None:
+    def learn(self, place: Place, lease: ZooLease) -> None:
         """What an answer says of it. That of an older change comes too late: a longer lease would seem to be over."""
         with self._changing:
             if lease.stat.mzxid >= place.lease.stat.mzxid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .places import Lease
+from .places import ZooLease
 from .session import Client, Request
 
 #: A version, to ZooKeeper: whatever it is.
@@ -49,7 +49,7 @@ def write(
     return transaction
 
 
-def written(answers: Sequence[Any], lease: Lease) -> Lease:
+def written(answers: Sequence[Any], lease: ZooLease) -> ZooLease:
     """The lease that a :func:`write` has begun."""
     lock, stat = answers[-2:]
     return lease._replace(stat=stat, lock_version=getattr(lock, "version", lease.lock_version))

@@ -15,7 +15,7 @@ from ...kit.blocking_port import BlockingVerbs
 from . import listing
 from .lock_queue import LockQueue, lease_of
 from .nodes import CLAIMED, COOLDOWN, HELD, WAITING, digest_of
-from .places import Lease, Place, Places
+from .places import Place, Places, ZooLease
 from .requests import delete_as_seen, get_request, take_away, write, written
 from .session import KEPT, Request, Session, committed
 
@@ -136,7 +136,7 @@ class ZooKeeperVerbs(BlockingVerbs):
                     wanted.append(one)
         raise BackendUnavailable(f"{self._session.address.name}: other threads are extending the same leases.")
 
-    def _reread(self, refused: Sequence[tuple[Place, float]], timeout: float | None) -> Iterator[Lease | None]:
+    def _reread(self, refused: Sequence[tuple[Place, float]], timeout: float | None) -> Iterator[ZooLease | None]:
         """What the leases are now of which we knew an older version. None: it is not held any more."""
         paths = [path for place, _ in refused for path in (place.path, place.lock_path)]
         answers = iter(self._session.send(*map(get_request, paths), timeout=timeout) if paths else ())
@@ -234,11 +234,11 @@ class ZooKeeperVerbs(BlockingVerbs):
                 self._places.forget(place.claim.token)
 
 
-def _begin_again(place: Place, lease: Lease, persist: bool) -> Request:
+def _begin_again(place: Place, lease: ZooLease, persist: bool) -> Request:
     mark = place.mark if persist else None
     says, versions = place.says(HELD, lease.expire), (lease.stat.version, lease.lock_version)
     return write(place.path, says, *versions, persist=persist, mark=mark)
 
 
-def _longer(lease: Lease, seconds: float, moment: float) -> Lease:
+def _longer(lease: ZooLease, seconds: float, moment: float) -> ZooLease:
     return lease._replace(expire=max(seconds, lease.left), since=moment)
