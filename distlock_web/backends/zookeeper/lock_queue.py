@@ -34,7 +34,7 @@ from .nodes import (
     WAITING,
     Child,
     Mark,
-    Record,
+    ZooRecord,
     digest_of,
     in_order,
     mark,
@@ -79,7 +79,7 @@ class Head:
     """The first in a queue."""
 
     path: str
-    record: Record
+    record: ZooRecord
     stat: Any
     remaining: float
 
@@ -140,7 +140,7 @@ class LockQueue:
                 return view
 
         def create(client: Client) -> Any:
-            value = Record(CLAIMED, claim.expire, claim.holder).dumps()
+            value = ZooRecord(CLAIMED, claim.expire, claim.holder).dumps()
             self._places.uncertain.add(claim.token)
             return client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
 
@@ -296,7 +296,7 @@ class LockQueue:
 
         self._session.send(transaction)
 
-    def _rewrite(self, view: View, head: Head, says: Record) -> Head:
+    def _rewrite(self, view: View, head: Head, says: ZooRecord) -> Head:
         """Its lease begins now, unless something has happened to it meanwhile."""
         (answers,) = self._session.send(write(head.path, says.dumps(), head.stat.version, view.version))
         if not committed(answers):

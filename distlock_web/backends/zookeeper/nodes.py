@@ -65,7 +65,7 @@ def in_order(nodes: list[str]) -> list[Child]:
     return sorted(found, key=lambda child: (child.number - middle + _TURN // 2) % _TURN)
 
 
-class Record(NamedTuple):
+class ZooRecord(NamedTuple):
     """What a child says."""
 
     state: str
@@ -77,9 +77,9 @@ class Record(NamedTuple):
         return json.dumps(self).encode()
 
 
-def record(data: bytes, path: str) -> Record:
+def record(data: bytes, path: str) -> ZooRecord:
     try:
-        found = Record(*json.loads(data))
+        found = ZooRecord(*json.loads(data))
         return found._replace(expire=float(found.expire), taken=int(found.taken))
     except (ValueError, TypeError) as error:
         raise _none_of_ours(data, path) from error

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...core.backend import Claim
 from ...core.runtime import now
 from ...kit.wakeups import Wakeups
-from .nodes import Child, Record, path_of
+from .nodes import Child, ZooRecord, path_of
 
 #: Tokens that were released here lately, so that a second copy of a release is told the truth.
 MAX_RELEASED = 500
@@ -63,7 +63,7 @@ class Place:
         return f"{self.lock_path}/{self.child.node}"
 
     def says(self, state: str, expire: float) -> bytes:
-        return Record(state, expire, self.claim.holder, self.taken).dumps()
+        return ZooRecord(state, expire, self.claim.holder, self.taken).dumps()
 
 
 class Places:
