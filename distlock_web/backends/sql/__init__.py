@@ -18,7 +18,7 @@ from .database import Database, NoAnswer, NoConnectionFree, Transaction
 from .diagnose import diagnose
 from .dialects import PostgreSQL, SQLite
 from .lease import NOBODY, microseconds
-from .news import Listener, Poller
+from .news import Poller, PostgresListener
 from .schema import TABLES
 from .tables import Tables, key_of
 from .verbs import SQLVerbs
@@ -73,7 +73,7 @@ class SQLBackend(BlockingBackend):
         self._reserve = self._database(RESERVE_CONNECTIONS)
         self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
         listens = isinstance(self._address.dialect, PostgreSQL)
-        self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
+        self._news = (PostgresListener if listens else Poller)(self._wakeups, self._requests)
         for database in (self._requests, self._renewals, self._reserve):
             database.on_left = self._news.leave
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)

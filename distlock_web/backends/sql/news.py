@@ -105,7 +105,7 @@ class Poller:
         return frozenset((row.token, row.fence) for row in rows)
 
 
-class Listener(Poller):
+class PostgresListener(Poller):
     """LISTENs on a connection of its own; asks as the other does where a pooler stands between."""
 
     def __init__(self, wakeups: Wakeups, database: Database) -> None:

@@ -91,7 +91,7 @@ def test_a_release_elsewhere_wakes_the_waiter(
 ) -> None:
     """Where it listens it does not ask. The thread ends when nobody waits any more."""
     monkeypatch.setattr(news, "IDLE", 0.05)
-    monkeypatch.setattr(news.Listener, "_look", None)
+    monkeypatch.setattr(news.PostgresListener, "_look", None)
     pair = two(settings)
     for _ in range(2):
         pair.hold()
@@ -205,13 +205,13 @@ def test_who_waits_before_anybody_listens_hears_of_it_all_the_same(
 
     Where connecting takes longer than a waiter waits for it, both join, and are told when it has begun.
     """
-    may_listen, listen = threading.Event(), news.Listener._listen
+    may_listen, listen = threading.Event(), news.PostgresListener._listen
 
-    def late(listener: news.Listener, connection: Any) -> None:
+    def late(listener: news.PostgresListener, connection: Any) -> None:
         assert may_listen.wait(PATIENCE)
         listen(listener, connection)
 
-    monkeypatch.setattr(news.Listener, "_listen", late)
+    monkeypatch.setattr(news.PostgresListener, "_listen", late)
     pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": timeout}})
     pair.hold()
     waiters = [beside(pair._wait)]
