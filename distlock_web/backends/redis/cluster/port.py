@@ -24,7 +24,7 @@ from ..transport.replicas import GivesLock
 from ..transport.server import Server
 from .redirects import Moved, redirect_of
 from .route import FOLLOW_TOGETHER, FOLLOWED, Route, SlotMoving
-from .routes import Node, Routes
+from .routes import ClusterNode, Routes
 from .slots import SlotKeys, slot_of, tags
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class ClusterPort:
         self._note(claim, answer, route.node)
         return answer
 
-    def _note(self, claim: Claim, answer: Granted | Busy | None, node: Node) -> None:
+    def _note(self, claim: Claim, answer: Granted | Busy | None, node: ClusterNode) -> None:
         if isinstance(answer, Busy) and not answer.final:
             self._routes.waiting[claim.token] = node
         else:
@@ -109,10 +109,10 @@ class ClusterPort:
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         return await self._route_to(slot_of(name)).send(lambda port: port.waiters(name, limit))
 
-    def _port_of(self, node: Node) -> RedisPort:
+    def _port_of(self, node: ClusterNode) -> RedisPort:
         return RedisPort(node.server, self._exchange_of(node.server), self.runtime, self._keys)
 
-    def _route(self, claim: Claim, start: Node | None = None) -> Route:
+    def _route(self, claim: Claim, start: ClusterNode | None = None) -> Route:
         return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim, start)
 
     def _route_to(self, slot: int, until: float | None = None) -> Route:
@@ -168,7 +168,7 @@ class ClusterPort:
         """The slots that have an index whose key begins so. Or that are not where they were."""
         masters, every = await self._routes.masters(self.runtime), tags()
 
-        async def ask(node: Node) -> list[int]:
+        async def ask(node: ClusterNode) -> list[int]:
             slots, found = masters[node], list[int]()
             for first in range(0, len(slots), PIPELINE):
                 some = slots[first : first + PIPELINE]
@@ -191,7 +191,7 @@ class ClusterPort:
         A node that does not answer, or refuses us, fails its own slots only. ``timeout``: somebody else waits.
         """
         until = None if timeout is None else now() + timeout
-        by_node: dict[Node, list[int]] = {}
+        by_node: dict[ClusterNode, list[int]] = {}
         found: dict[int, Reply | DistLockError] = {}
         for slot in calls:
             try:
@@ -202,7 +202,7 @@ class ClusterPort:
         def left() -> float | None:
             return None if until is None else max(0.05, until - now())
 
-        async def run(node: Node) -> list[Reply | DistLockError]:
+        async def run(node: ClusterNode) -> list[Reply | DistLockError]:
             answers, slots = list[Any](), by_node[node]
             send: Any = self._exchange_of(node.server).run_many
             if script is not EXTEND:  # a list: each node may have ended a connection that was idle
@@ -215,7 +215,7 @@ class ClusterPort:
                 return [error] * len(slots)
             return answers
 
-        async def ask(node: Node) -> None:
+        async def ask(node: ClusterNode) -> None:
             answers = await run(node)
             follow = None if timeout is None else now() + FOLLOW_TOGETHER
             for slot, answer in zip(by_node[node], answers, strict=True):
@@ -232,7 +232,7 @@ class ClusterPort:
     async def _elsewhere(
         self,
         slot: int,
-        node: Node,
+        node: ClusterNode,
         error: DistLockError,
         verb: Callable[[RedisPort], Awaitable[T]],
         until: float | None,
@@ -255,7 +255,7 @@ class ClusterPort:
         except DistLockError as again:
             return again
 
-    async def _together(self, work: Callable[[Node], Awaitable[T]], nodes: Iterable[Node]) -> list[T]:
+    async def _together(self, work: Callable[[ClusterNode], Awaitable[T]], nodes: Iterable[ClusterNode]) -> list[T]:
         if self.runtime is THREADS:
             return [await work(node) for node in nodes]
         return await asyncio.gather(*(work(node) for node in nodes))

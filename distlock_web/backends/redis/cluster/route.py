@@ -11,11 +11,11 @@ from ....core.runtime import Runtime, now
 from ..port import RedisPort
 from ..transport.replicas import TooFewReplicas
 from .redirects import Ask, Moved, TryAgain, redirect_of
-from .routes import Node, Routes
+from .routes import ClusterNode, Routes
 
 T = TypeVar("T")
 #: The port of a node in one mode.
-PortOf: TypeAlias = "Callable[[Node], RedisPort]"
+PortOf: TypeAlias = "Callable[[ClusterNode], RedisPort]"
 
 #: Seconds before a slot that is just being moved is asked for again; twice as long each time, up to the longest.
 PAUSE, MAX_PAUSE = 0.01, 0.2
@@ -36,7 +36,7 @@ class SlotMoving(BackendUnavailable):
 class Route:
     """Where one request is asked; ``node``: in the end, where it was answered."""
 
-    node: Node
+    node: ClusterNode
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Route:
         port_of: PortOf,
         slot: int,
         claim: Claim | None = None,
-        start: Node | None = None,
+        start: ClusterNode | None = None,
         until: float | None = None,
     ) -> None:
         self._routes = routes

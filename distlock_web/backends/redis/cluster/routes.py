@@ -18,7 +18,7 @@ from .slots import slot_of
 from .topology import Topology
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     at: NodeAddress
     server: Server
 
@@ -27,25 +27,25 @@ class Routes:
     def __init__(self, seeds: Sequence[NodeAddress], base: RedisAddress, cancel: Callable[[Claim, int], None]) -> None:
         self.base = base  #: how to connect to each node
         self._cancel = cancel
-        self._nodes: dict[NodeAddress, Node] = {}
+        self._nodes: dict[NodeAddress, ClusterNode] = {}
         self._adding = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
-        self.waiting: dict[str, Node] = {}  #: by token, the node in whose queue it is
+        self.waiting: dict[str, ClusterNode] = {}  #: by token, the node in whose queue it is
         self.topology = Topology(seeds, lambda node: address_of(node, base), self._slots_moved)
 
-    def node(self, at: NodeAddress) -> Node:
+    def node(self, at: NodeAddress) -> ClusterNode:
         found = self._nodes.get(at)
         if found is None:
             with self._adding:
                 found = self._nodes.get(at)
                 if found is None:
-                    found = self._nodes[at] = Node(at, self._server(at))
+                    found = self._nodes[at] = ClusterNode(at, self._server(at))
         return found
 
     def _server(self, at: NodeAddress) -> Server:
         # Impatient: a renewal does not wait for a node that is known to hang, but asks the others who has taken over.
         return Server(address_of(at, self.base), self._cancel, patient=False)
 
-    async def owner(self, slot: int, runtime: Runtime) -> Node:
+    async def owner(self, slot: int, runtime: Runtime) -> ClusterNode:
         """The node that serves this slot. ``BackendUnavailable`` where none does, or none can be asked."""
         at = self.topology.owner(slot)
         if at is None:
@@ -55,12 +55,12 @@ class Routes:
                 raise BackendUnavailable(f"No node of the Redis Cluster serves the slot {slot}.")
         return self.node(at)
 
-    async def masters(self, runtime: Runtime) -> dict[Node, list[int]]:
+    async def masters(self, runtime: Runtime) -> dict[ClusterNode, list[int]]:
         """The nodes that serve slots, and which; asked anew, for some may not have been of use here lately."""
         await self.topology.refresh(runtime)
         return {self.node(at): slots for at, slots in self.topology.masters.items()}
 
-    async def replaced(self, slot: int, failed: Node, runtime: Runtime) -> bool:
+    async def replaced(self, slot: int, failed: ClusterNode, runtime: Runtime) -> bool:
         """Whether the cluster says that another node serves this slot than the one that has just failed."""
         try:
             await self.topology.refresh(runtime, failed.at)
