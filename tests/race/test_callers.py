@@ -26,7 +26,7 @@ from rest_framework.response import Response
 from distlock_web import distributed_lockable, lock
 from distlock_web.testing import hold_lock
 from distlock_web.testing import race as race_module
-from distlock_web.testing.race import Race, Refused
+from distlock_web.testing.race import Race, RaceRefused
 from distlock_web.testing.race.at_django import _not_of_tests
 from distlock_web.testing.race.databases import Table
 from distlock_web.testing.race.stops import Watch
@@ -195,7 +195,7 @@ def test_what_differs_by_itself_has_to_be_ignored(shop: Database, race: Race) ->
         return client.post("/with_an_id")
 
     numbers = itertools.count()
-    with pytest.raises(Refused, match="ignore="):
+    with pytest.raises(RaceRefused, match="ignore="):
         race(lambda client: JsonResponse({"at": next(numbers), "sold": buy()}), callers=2, setup=one)
     outcome = race(call, callers=2, setup=one, ignore=["thread"])
     assert not outcome.is_race  # and the ids begin anew each time
@@ -279,11 +279,11 @@ def test_each_database_is_put_back_whatever_another_one_says() -> None:
     class Fails:
         def restore(self) -> None:
             restored.append(self)
-            raise Refused("race: the rows cannot be put back.")
+            raise RaceRefused("race: the rows cannot be put back.")
 
     watch = Watch()
     watch.databases = {("a",): Fails(), ("b",): Fails()}  # type: ignore[dict-item]
-    with pytest.raises(Refused):
+    with pytest.raises(RaceRefused):
         watch.restore()
     assert len(restored) == 2
 
@@ -360,7 +360,7 @@ def test_a_database_that_no_test_runner_has_made_is_refused(
         monkeypatch.setitem(settings, "TEST", {"NAME": test})
         assert (not _not_of_tests(connection)) is taken, name
     monkeypatch.setitem(settings, "NAME", "/srv/shop.sqlite3")
-    with pytest.raises(Refused, match="without what others write meanwhile"):
+    with pytest.raises(RaceRefused, match="without what others write meanwhile"):
         race(buy, callers=2, setup=one)
     assert not Stock.objects.exists()
 
@@ -371,19 +371,19 @@ def test_async_views_and_functions_are_refused(shop: Database, race: Race) -> No
         pass
 
     for call in (coroutine, lambda: coroutine(), lambda client: client.post("/async")):
-        with pytest.raises(Refused, match="async code is not supported"):
+        with pytest.raises(RaceRefused, match="async code is not supported"):
             race(call, callers=2, setup=one)
 
 
 @pytest.mark.django_db
 def test_a_transaction_around_the_test_is_refused(race: Race) -> None:
-    with pytest.raises(Refused, match=r"django_db\(transaction=True\)"):
+    with pytest.raises(RaceRefused, match=r"django_db\(transaction=True\)"):
         race(buy, callers=2)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_an_sqlite_in_memory_is_refused(race: Race) -> None:
-    with pytest.raises(Refused, match="SQLite in memory"):
+    with pytest.raises(RaceRefused, match="SQLite in memory"):
         race(lambda: User.objects.count(), callers=2)
 
 
@@ -399,7 +399,7 @@ def test_calls_that_cannot_be_raced_are_refused(shop: Database, race: Race) -> N
         ([lambda: None, lambda: None], {}),
         ([lambda a, b: None, buy], {}),
     ):
-        with pytest.raises(Refused, match=r"^race: "):
+        with pytest.raises(RaceRefused, match=r"^race: "):
             race(*calls, setup=one, **options)
 
 

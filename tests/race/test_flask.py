@@ -29,7 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from distlock_web import distributed_lockable
 from distlock_web.flask import DistLock
-from distlock_web.testing.race import Race, Refused, step
+from distlock_web.testing.race import Race, RaceRefused, step
 from distlock_web.testing.race.at_sqlalchemy import _not_of_tests
 from tests.support.databases import Database
 
@@ -188,7 +188,7 @@ def test_a_function_runs_in_the_apps_context_if_the_test_does(app: Flask, shop: 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_an_async_view_is_refused(app: Flask, shop: Engine, race: Race) -> None:
-    with pytest.raises(Refused, match="async code is not supported"):
+    with pytest.raises(RaceRefused, match="async code is not supported"):
         race(lambda client: client.post("/async"), callers=2, setup=one(shop))
 
 
@@ -196,7 +196,7 @@ def test_an_async_view_is_refused(app: Flask, shop: Engine, race: Race) -> None:
 def test_one_connection_for_all_and_memory_are_refused(options: dict[str, Any], memory_store: None, race: Race) -> None:
     engine = create_engine("sqlite://", connect_args={"check_same_thread": False}, **options)
     Base.metadata.create_all(engine)
-    with pytest.raises(Refused, match="in memory"):
+    with pytest.raises(RaceRefused, match="in memory"):
         race(buying(engine), callers=2)
     engine.dispose()
 
@@ -204,7 +204,7 @@ def test_one_connection_for_all_and_memory_are_refused(options: dict[str, Any], 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_session_that_is_bound_to_one_connection_is_refused(shop: Engine, race: Race) -> None:
     engine = create_engine(shop.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
-    with pytest.raises(Refused, match="have one connection"):
+    with pytest.raises(RaceRefused, match="have one connection"):
         race(buying(engine), callers=2, setup=one(shop))
     engine.dispose()
 
@@ -265,5 +265,5 @@ def test_only_a_database_of_tests_is_written_to(url: str, taken: bool) -> None:
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_another_database_than_of_tests_is_refused(shop: Engine, race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distlock_web.testing.race.at_sqlalchemy._not_of_tests", lambda url: "It is the site's.")
-    with pytest.raises(Refused, match=r"It is the site's\."):
+    with pytest.raises(RaceRefused, match=r"It is the site's\."):
         race(buying(shop), callers=2, setup=one(shop))

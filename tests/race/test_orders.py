@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from distlock_web import LockBusy, distributed_lockable, lock
-from distlock_web.testing.race import Race, Refused, outcomes, run, search, statements, step
+from distlock_web.testing.race import Race, RaceRefused, outcomes, run, search, statements, step
 from distlock_web.testing.race.scheduler import Order
 from tests.support.databases import Database
 from tests.support.race_tables import Sale, Stock
@@ -294,7 +294,7 @@ def test_who_polls_for_what_nobody_does_is_ended(shop: Database, race: Race) -> 
         while Stock.objects.get(pk=7).left:
             pass
 
-    with pytest.raises(Refused, match=r"A has done the same again and again.* SELECT … FROM race_shop_stock"):
+    with pytest.raises(RaceRefused, match=r"A has done the same again and again.* SELECT … FROM race_shop_stock"):
         race(poll, buy_other, setup=one, hang=0.5, seconds=60)
     assert_nothing_is_left(shop)
 
@@ -398,7 +398,7 @@ def test_a_caller_that_hangs_is_ended_with_its_stack(shop: Database, race: Race)
         while True:
             time.sleep(0.001)
 
-    with pytest.raises(Refused, match="one after the other, A has not come back for 6 s") as refused:  # alone, too
+    with pytest.raises(RaceRefused, match="one after the other, A has not come back for 6 s") as refused:  # alone, too
         race(hangs, buy, setup=one, hang=6)
     assert "time.sleep(0.001)" in str(refused.value)
     assert_nothing_is_left(shop)
@@ -417,7 +417,7 @@ def test_a_caller_that_sleeps_and_cannot_be_ended_keeps_no_row(
             awake.wait()  # in C: no exception reaches it
 
     try:
-        with pytest.raises(Refused, match="A could not be ended") as refused:
+        with pytest.raises(RaceRefused, match="A could not be ended") as refused:
             race(sleeps, buy, setup=one, hang=6)
         assert "awake.wait()" in str(refused.value)
         assert not Stock.objects.exists()
@@ -437,7 +437,7 @@ def test_a_row_that_somebody_else_holds_ends_the_search(shop: Database, race: Ra
     with other.cursor() as cursor:
         cursor.execute("SELECT * FROM race_shop_stock WHERE id = 8 FOR UPDATE")
     try:
-        with pytest.raises(Refused, match="cannot be put back"):
+        with pytest.raises(RaceRefused, match="cannot be put back"):
             race(lambda: Stock.objects.filter(pk=8).update(left=0), callers=2)
     finally:
         other.rollback()

@@ -6,7 +6,7 @@ shown. It knows none of the stores.
 """
 
 from .run import Outcome, Race
-from .scheduler import Refused
+from .scheduler import RaceRefused
 from .stops import step
 
-__all__ = ["Outcome", "Race", "Refused", "step"]
+__all__ = ["Outcome", "Race", "RaceRefused", "step"]

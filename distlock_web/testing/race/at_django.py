@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from . import statements
 from .databases import Database
-from .scheduler import Refused, Step, running
+from .scheduler import RaceRefused, Step, running
 from .stops import IN_MEMORY, NO_ASYNC, Watch, note_rows, refuse
 
 
@@ -27,7 +27,7 @@ class Django:
         self._connections = connections
         for connection in connections.all(initialized_only=True):
             if connection.in_atomic_block:
-                raise Refused(
+                raise RaceRefused(
                     f"race: a transaction is open on the database {connection.alias!r}: callers have connections of "
                     "their own, and would see nothing of what the test has made. pytest: "
                     "@pytest.mark.django_db(transaction=True). unittest: TransactionTestCase in place of TestCase."

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
-from .scheduler import Refused
+from .scheduler import RaceRefused
 
 Kind = Literal["sqlite", "postgresql", "mysql"]
 KINDS: dict[str, Kind] = {"sqlite": "sqlite", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
@@ -101,7 +101,7 @@ class Database:
     def keep(self, table: str) -> None:
         """Before a write: the rows that the table had before the first come back with :meth:`restore`."""
         if self._not_of_tests:
-            raise Refused(
+            raise RaceRefused(
                 f"race: the database {self.name!r} would be put back as it was, without what others write meanwhile. "
                 f"{self._not_of_tests}"
             )
@@ -116,10 +116,10 @@ class Database:
                     self._kept[table] = Table(self, table.lower(), len(self._kept))
                     return
                 self._kept[table] = Table(self, table, len(self._kept))
-            except Refused:
+            except RaceRefused:
                 raise
             except Exception as error:
-                raise Refused(f"race: the rows of {table!r} cannot be read, to put them back: {error}") from error
+                raise RaceRefused(f"race: the rows of {table!r} cannot be read, to put them back: {error}") from error
 
     def _is_table(self, table: str) -> bool:
         quoted = ".".join(f'"{part}"' for part in table.split("."))
@@ -135,7 +135,7 @@ class Database:
                 self._transaction([each for table in written for each in table.restoring()], written)
             except Exception as error:
                 self._written.clear()
-                raise Refused(
+                raise RaceRefused(
                     f"race: the rows cannot be put back. Has the test a transaction open that holds them? {error}"
                 ) from error
             self._written.clear()  # not before: after Ctrl-C they are put back once more
@@ -202,7 +202,9 @@ class Table:
         self.copy = f"distlock_race_{number}"
         [(count,)] = database.query(f"SELECT count(*) FROM {self.name}")
         if count > MOST_ROWS:
-            raise Refused(f"race: {name!r} has {count} rows, which are put back after each order. Keep {MOST_ROWS}.")
+            raise RaceRefused(
+                f"race: {name!r} has {count} rows, which are put back after each order. Keep {MOST_ROWS}."
+            )
         database.query(f"CREATE TEMPORARY TABLE {self.copy} AS SELECT * FROM {self.name}")
         columns = self._columns(name)
         self.columns = [self._quote(column) for column, _, made in columns if not made]

@@ -18,7 +18,7 @@ from .at_django import Django, django_views
 from .at_locks import at_our_locks
 from .at_sqlalchemy import at_sqlalchemy, flask_views
 from .outcomes import Frozen, Raised, Result, shown
-from .scheduler import HANG, Caller, Order, Refused, running
+from .scheduler import HANG, Caller, Order, RaceRefused, running
 from .search import Search, count, is_serial
 from .stops import NO_ASYNC, Watch, step
 
@@ -104,7 +104,7 @@ class Race:
         """
         chosen = _calls(calls, callers)
         if running() is not None:
-            raise Refused("race: a caller cannot race itself.")
+            raise RaceRefused("race: a caller cannot race itself.")
         letters = None if order is None else _letters(order, len(chosen))
         with ExitStack() as stack:
             watch = Watch()
@@ -117,10 +117,10 @@ class Race:
 def _calls(calls: Sequence[Callable[..., object]], callers: int | None) -> list[Callable[..., object]]:
     chosen = list(calls) * callers if callers is not None and len(calls) == 1 else list(calls)
     if len(chosen) < 2 or (callers is not None and callers != len(chosen)) or len(chosen) > 5:
-        raise Refused("race: name two to five calls, race(buy, cancel); or one and callers=2.")
+        raise RaceRefused("race: name two to five calls, race(buy, cancel); or one and callers=2.")
     for call in chosen:
         if inspect.iscoroutinefunction(call):
-            raise Refused(NO_ASYNC)
+            raise RaceRefused(NO_ASYNC)
     return chosen
 
 
@@ -128,7 +128,7 @@ def _letters(order: str, callers: int) -> list[int]:
     runs = re.findall(r"([A-E])(\d*)", order)
     numbers = [ord(letter) - ord("A") for letter, times in runs for _ in range(int(times or 1))]
     if not re.fullmatch(r"(\s*[A-E]\d*)+\s*", order) or max(numbers) >= callers:
-        raise Refused(f'race: order={order!r}: "ABAB" or "A3 B2 A", as the report has it: a letter for each step.')
+        raise RaceRefused(f'race: order={order!r}: "ABAB" or "A3 B2 A", as the report has it: a letter for each step.')
     return numbers
 
 
@@ -161,7 +161,7 @@ def _client_of_framework() -> Any:
         from django.test import Client
 
         return Client()
-    raise Refused("race: the call wants a client: give client=, as client=app.test_client.")
+    raise RaceRefused("race: the call wants a client: give client=, as client=app.test_client.")
 
 
 class _Tries:
@@ -217,7 +217,7 @@ class _Tries:
                 shortest = self._shortest(search, cost, order, result)
                 return self._found(outcome, *shortest)
         if not self._serial:
-            raise Refused(
+            raise RaceRefused(
                 "race: no caller ends before another one begins, so there is no serial order to compare with."
             )
         outcome.complete = search.next() is None
@@ -232,7 +232,7 @@ class _Tries:
     def _count(self, outcome: Outcome, order: Order) -> None:
         lengths = [order.letters.count(caller.name) for caller in order.callers]
         if not order.trouble and all(step.text == "begins" for step in order.steps):
-            raise Refused(
+            raise RaceRefused(
                 "race: no caller has stopped anywhere: no statement, no lock of ours, no race.step(…). Has the call "
                 "reached the code? Is its database one of Django's or an SQLAlchemy engine's?"
             )
@@ -256,13 +256,13 @@ class _Tries:
     def _refuse_trouble_of_one(self, order: Order) -> None:
         """What a caller does alone, too, is no race: it is slow, or waits for somebody who does not race."""
         if order.trouble and (is_serial(order.choices) or not self._serial):
-            raise Refused(f"race: one after the other, {order.trouble.strip()}")
+            raise RaceRefused(f"race: one after the other, {order.trouble.strip()}")
 
     def _refuse_what_differs_by_itself(self) -> None:
         letters, before = self._serial[0]
         again = self._try([ord(letter) - ord("A") for letter in letters], count=False)[1]
         if again != before:
-            raise Refused(
+            raise RaceRefused(
                 f"race: one after the other, twice in the same order, gave {self._shown(before, whole=True)} and "
                 f"{self._shown(again, whole=True)}. Leave out what differs each time, as ids and times: ignore=…."
             )
@@ -314,7 +314,7 @@ class _Tries:
             return ()
         positional = [each for each in wanted if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
         if len(positional) > 1:
-            raise Refused("race: a call takes a client, or nothing: give it the rest with a lambda.")
+            raise RaceRefused("race: a call takes a client, or nothing: give it the rest with a lambda.")
         return (self._client(),) if positional else ()
 
     def _call(self, call: Callable[..., object], arguments: tuple[object, ...], app: Any) -> object:
@@ -329,7 +329,7 @@ class _Tries:
                 answer.close()
                 caller = running()
                 assert caller is not None
-                caller.order.refused = Refused(NO_ASYNC)
+                caller.order.refused = RaceRefused(NO_ASYNC)
             return self._frozen.answer(answer)
 
     def _shown(self, result: Result, *, whole: bool) -> str:

@@ -38,7 +38,7 @@ DEADLOCK = 5.0
 END = 3.0
 
 
-class Refused(ConfigurationError):
+class RaceRefused(ConfigurationError):
     """What ``race`` cannot do, and why. It is raised in the test, whatever the caller makes of it."""
 
 
@@ -218,7 +218,7 @@ class Order:
         self.choices: list[Choice] = []
         self.steps: list[Step] = []
         self.trouble = ""  #: why it had to be ended
-        self.refused: Refused | None = None
+        self.refused: RaceRefused | None = None
         self._beginning = deque(beginning)
         self._rank = [self.callers[number] for number in rank or range(len(calls))]
         self._hang = hang

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from . import statements
 from .databases import KINDS, Connect, Database
-from .scheduler import Caller, Refused, Step, running
+from .scheduler import Caller, RaceRefused, Step, running
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Watch:
         ``not_of_tests``: why it is not taken for a database of tests. Then nobody may write to it.
         """
         if vendor not in KINDS:
-            raise Refused(
+            raise RaceRefused(
                 f"race: it cannot tell who waits in {vendor}. It knows PostgreSQL, MariaDB, MySQL and SQLite."
             )
         kind = KINDS[vendor]
@@ -119,7 +119,7 @@ class Watch:
             try:
                 with self.aside():
                     database.keep(table)
-            except Refused as error:
+            except RaceRefused as error:
                 if caller is not None:
                     caller.order.refused = error
                 raise
@@ -168,9 +168,9 @@ class Watch:
             )
 
 
-def refuse(caller: Caller, why: str) -> Refused:
+def refuse(caller: Caller, why: str) -> RaceRefused:
     """The error that the test gets, even if the view makes an answer of it."""
-    caller.order.refused = error = Refused(why)
+    caller.order.refused = error = RaceRefused(why)
     return error
 
 
