@@ -247,10 +247,10 @@ class CeleryTasks(Integration):
 
     def running_task(self) -> RunningTask | None:
         task = current_task._get_current_object()
-        return None if task is None else Run.of(task)
+        return None if task is None else CeleryRun.of(task)
 
 
-class Run:
+class CeleryRun:
     """A run of a task of Celery's: a :class:`~distlock_web.locks.hooks.RunningTask`.
 
     The lock that came with its message is in one place at a time: in ``_ticket`` before the function, or when that has
@@ -263,12 +263,12 @@ class Run:
         self._scope: Scope | None = None
 
     @classmethod
-    def of(cls, task: Any) -> Run:
+    def of(cls, task: Any) -> CeleryRun:
         """The one that the task is in now."""
         request = task.request
         if not hasattr(request, "distlock_run"):
             request.distlock_run = cls(task)
-        run: Run = request.distlock_run
+        run: CeleryRun = request.distlock_run
         return run
 
     async def begin(self, locked: object, scope: Scope) -> Scope:
@@ -356,12 +356,12 @@ class Run:
         return retry
 
 
-def _sent_again(headers: Any) -> Run | None:
+def _sent_again(headers: Any) -> CeleryRun | None:
     """The run that sends its own task again, in the message with these headers; None: it is another one's."""
     task = current_task._get_current_object()
     if task is None or headers is None or (headers.get("id"), headers.get("task")) != (task.request.id, task.name):
         return None
-    return Run.of(task)
+    return CeleryRun.of(task)
 
 
 def _before_publish(headers: Any = None, **_: object) -> None:
@@ -376,7 +376,7 @@ def _after_publish(headers: Any = None, **_: object) -> None:
 
 
 def _end(task: Any = None, **_: object) -> None:
-    Run.of(task).end()
+    CeleryRun.of(task).end()
 
 
 def _dropped(request: Any = None, **_: object) -> None:
