@@ -53,7 +53,7 @@ def run(options: Namespace, context: Context) -> int:
         raise CommandFailed("run: this system has no process groups; run works on Linux, macOS and the BSDs.", USAGE)
     scope = RequestScope(None, f"run {os.path.basename(options.argv[0])}")  # without arguments: they may be secret
     outer = scope.enter()
-    running = Run(options, context.errors)
+    running = CommandRun(options, context.errors)
     try:
         with running.signals():
             return running.run()
@@ -74,7 +74,7 @@ def run(options: Namespace, context: Context) -> int:
         scope.leave(outer)
 
 
-class Run:
+class CommandRun:
     """A lock, and a command: in a process group of its own, which can be ended as a whole.
 
     Who has a terminal shares it with the command, as flock(1) does: both are in one group, for a terminal is one

@@ -25,7 +25,7 @@ from distlock_web.cli import run as run_module
 from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.cli.output import Output
 from distlock_web.cli.parser import parser
-from distlock_web.cli.run import Interrupted, Run
+from distlock_web.cli.run import CommandRun, Interrupted
 from distlock_web.core.registry import registry
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
@@ -299,10 +299,10 @@ def test_what_nobody_reads_changes_no_exit_status(redis_store: str) -> None:
     os.close(stderr)
 
 
-def running(*args: str) -> tuple[Run, StringIO]:
+def running(*args: str) -> tuple[CommandRun, StringIO]:
     """A run in this process, and what it says."""
     said = StringIO()
-    return Run(parser("distlock", stores=False).parse_args(["run", "-k", "x", *args]), Output(said)), said
+    return CommandRun(parser("distlock", stores=False).parse_args(["run", "-k", "x", *args]), Output(said)), said
 
 
 def test_a_signal_whose_exception_was_dropped_is_not_lost() -> None:
