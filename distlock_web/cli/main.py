@@ -18,7 +18,7 @@ from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..web.printable import printable
 from . import doctor, done, held, init, run
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .output import Output, Stream, open_closed_streams, say, unread
+from .output import Output, TextStream, open_closed_streams, say, unread
 from .parser import Context, parser
 
 _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
@@ -55,7 +55,7 @@ def execute(
     program: str,
     *,
     stores: bool = False,
-    stream: Stream | None = None,
+    stream: TextStream | None = None,
     findings: Callable[[], Iterable[Finding]] = tuple,
 ) -> int:
     """Run one command, and return its exit code. Raises ``CommandFailed``; ``SystemExit(0)`` after ``--help``.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Stream(Protocol):
+class TextStream(Protocol):
     """``sys.stdout``, or what a framework has in its place."""
 
     def write(self, text: str, /) -> object: ...
@@ -21,7 +21,7 @@ class Stream(Protocol):
 _STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
 
 
-def say(stream: Stream, text: str) -> None:
+def say(stream: TextStream, text: str) -> None:
     """Write this to stderr. If nobody reads it, or its disk is full, the exit status alone says what happened."""
     try:
         stream.write(text)
@@ -30,7 +30,7 @@ def say(stream: Stream, text: str) -> None:
         unread(stream)
 
 
-def unread(stream: Stream) -> None:
+def unread(stream: TextStream) -> None:
     """Connect a stream that failed to nothing: Python would complain once more, when it flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -38,7 +38,7 @@ def unread(stream: Stream) -> None:
 class Output:
     """Lines on a stream. ``colours``: no-color.org's rule, and not on a terminal that has none."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TextStream) -> None:
         self.stream = stream
         self.terminal = stream.isatty()
         self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
