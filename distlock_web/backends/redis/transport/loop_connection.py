@@ -12,7 +12,7 @@ from ....kit.outage import Outage
 from .address import RedisAddress
 from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Line
-from .stream import Stream, Turn
+from .stream import Stream, StreamTurn
 
 
 class LoopConnection:
@@ -33,7 +33,7 @@ class LoopConnection:
                 stream = await self._open()
             except FAILURES as error:
                 raise translated(error, self._address) from error
-        return Turn(stream)
+        return StreamTurn(stream)
 
     async def _open(self) -> Stream:
         """Open one stream, however many tasks ask for it; one that is cancelled does not stop the others."""

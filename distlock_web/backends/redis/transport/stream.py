@@ -23,7 +23,7 @@ _PENDING = object()
 LOOKS = 8
 
 
-class Turn:
+class StreamTurn:
     """One exchange over the stream. A task that is cancelled leaves its answers to be read and dropped."""
 
     __slots__ = ("_answers", "_confirmation", "_stream")
