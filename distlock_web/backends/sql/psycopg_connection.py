@@ -13,7 +13,7 @@ from ...core.runtime import now
 T = TypeVar("T")
 
 
-class Unanswered(psycopg.OperationalError):
+class PsycopgTimeout(psycopg.OperationalError):
     """The server did not answer in time."""
 
 
@@ -46,7 +46,7 @@ def _within(work: Generator[Any, Any, T], until: float, limit: float) -> Generat
         while True:
             ready = yield wanted
             if not ready and now() > until:
-                raise Unanswered(f"the server did not answer within {limit:.1f} s")
+                raise PsycopgTimeout(f"the server did not answer within {limit:.1f} s")
             wanted = work.send(ready)
     except StopIteration as stop:
         answer: T = stop.value
