@@ -23,7 +23,7 @@ _BY_PYMYSQL = {"unix_socket", "bind_address", "read_default_file", "defer_connec
 _SIGNATURE = inspect.signature(Connection)
 
 
-class _Connection(Connection):  # type: ignore[misc]
+class _PyMySQLConnection(Connection):  # type: ignore[misc]
     """``contexts``: those that were made for the connections before, by what they were made of."""
 
     def __init__(self, contexts: dict[str, Any], **given: Any) -> None:
@@ -50,7 +50,7 @@ def _changed(path: object) -> object:
 
 def connect(given: dict[str, Any], keepalive: int, contexts: dict[str, Any]) -> Any:
     if _BY_PYMYSQL & given.keys():
-        return _Connection(contexts, **given)
+        return _PyMySQLConnection(contexts, **given)
     _SIGNATURE.bind(**given)  # a keyword that it does not have is a wrong setting, also while the host is away
     host = given.get("host") or "localhost"
     try:
@@ -60,7 +60,7 @@ def connect(given: dict[str, Any], keepalive: int, contexts: dict[str, Any]) -> 
     try:
         reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(reached, keepalive)
-        connection = _Connection(contexts, **given, defer_connect=True)
+        connection = _PyMySQLConnection(contexts, **given, defer_connect=True)
         connection.connect(reached)
     except BaseException:
         reached.close()

@@ -238,7 +238,7 @@ class Client(KazooClient):  # type: ignore[misc]
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.25, max_jitter=0.2),
             **address.tls,
         )
-        self._connection = _Connection(self, address.timeout, on_connect)
+        self._connection = _KazooConnection(self, address.timeout, on_connect)
 
     @property
     def is_running(self) -> bool:
@@ -300,7 +300,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, **{**kwargs, "timeout": self._timeout})
 
 
-class _Connection(ConnectionHandler):  # type: ignore[misc]
+class _KazooConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection; it tells the session time-out that the server has granted, which kazoo keeps to itself."""
 
     def __init__(self, client: Client, timeout: float, on_connect: Callable[[Client, float], None]) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
-from distlock_web.backends.sql.pymysql_connection import _Connection
+from distlock_web.backends.sql.pymysql_connection import _PyMySQLConnection
 from distlock_web.backends.sql.statement import execute
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
@@ -374,7 +374,7 @@ def test_a_certificate_that_was_renewed_is_read_again(tmp_path: Path, monkeypatc
     several = []
     for age in (1, 1, 2):
         os.utime(file, (age, age))
-        connection = _Connection(contexts, ssl_ca=str(file), defer_connect=True)
+        connection = _PyMySQLConnection(contexts, ssl_ca=str(file), defer_connect=True)
         several.append(connection.ctx)
     assert several[0] is several[1] is not several[2]
     assert len(contexts) == 1
