@@ -190,12 +190,12 @@ def _constant(function: str, expire: float, pid: int) -> str:
     return f"{_quoted(function[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
 
 
-class _ThisThread(threading.local):
+class _ThreadWords(threading.local):
     #: What runs here, the command and the thread, as it is stored: found once, for its name hardly ever changes.
     words = ""
 
 
-_this_thread = _ThisThread()
+_this_thread = _ThreadWords()
 
 
 def _in_thread() -> str:
