@@ -72,7 +72,7 @@ class DjangoTransactions:
             return call()
 
 
-class _Transaction:
+class _DjangoTransaction:
     """One of Django's, for a store that is in the same database."""
 
     placeholder: Literal["%s", "?"] = "%s"
@@ -94,10 +94,10 @@ class _Transaction:
             return StatementResult(rows, cursor.rowcount)
 
 
-def _committing(connection: BaseDatabaseWrapper) -> list[_Transaction]:
+def _committing(connection: BaseDatabaseWrapper) -> list[_DjangoTransaction]:
     """None: nothing is committed, in a TestCase."""
     testing = any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-    return [] if testing else [_Transaction(connection)]
+    return [] if testing else [_DjangoTransaction(connection)]
 
 
 def alias_of(database: object) -> str | None:

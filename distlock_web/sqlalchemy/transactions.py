@@ -69,7 +69,7 @@ class SessionTransactions:
         return call()
 
 
-class _Transaction:
+class _SessionTransaction:
     """That of a session, for a store that is in the same database."""
 
     def __init__(self, engine: Engine, connection: Callable[[], Connection]) -> None:
@@ -95,19 +95,21 @@ class _Transaction:
         return StatementResult(list(done.all()) if done.returns_rows else [], done.rowcount)
 
 
-def _transactions_of(session: Session) -> list[_Transaction]:
+def _transactions_of(session: Session) -> list[_SessionTransaction]:
     """One in each database that the session has used; none, if it has no database."""
     connections = connections_of(session)
     if connections:
         return [_of(connection) for connection in connections]
     try:
-        return [_Transaction(session.get_bind().engine, session.connection)]  # it begins where something is written
+        return [
+            _SessionTransaction(session.get_bind().engine, session.connection)
+        ]  # it begins where something is written
     except UnboundExecutionError:
         return []
 
 
-def _of(connection: Connection) -> _Transaction:
-    return _Transaction(connection.engine, lambda: connection)
+def _of(connection: Connection) -> _SessionTransaction:
+    return _SessionTransaction(connection.engine, lambda: connection)
 
 
 def _end_reads(function_name: str, session: Session) -> None:

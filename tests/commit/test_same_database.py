@@ -14,7 +14,7 @@ from distlock_web.backends.sql.address import address
 from distlock_web.backends.sql.callers import is_at
 from distlock_web.core.config import DatabaseAddress, StoreConfig
 from distlock_web.django.databases import address_of
-from distlock_web.sqlalchemy.transactions import _Transaction
+from distlock_web.sqlalchemy.transactions import _SessionTransaction
 
 SAME, OTHER = True, False
 #: LOCATION; what the project's own connection is told.
@@ -70,7 +70,7 @@ DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariad
 def of_sqlalchemy(place: str) -> DatabaseAddress:
     url = make_url(place)
     engine = create_engine(url.set(drivername=DRIVERS[url.drivername]))
-    return _Transaction(engine, engine.connect).address
+    return _SessionTransaction(engine, engine.connect).address
 
 
 def of_django(place: str) -> DatabaseAddress:

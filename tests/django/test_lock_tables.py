@@ -21,7 +21,7 @@ from distlock_web.backends.sql.address import address
 from distlock_web.backends.sql.callers import is_at
 from distlock_web.core.config import StoreConfig
 from distlock_web.core.registry import registry
-from distlock_web.django.transactions import _Transaction
+from distlock_web.django.transactions import _DjangoTransaction
 from tests.support.databases import Database, Kind, django_alias
 from tests.support.stores.sql import known_at
 
@@ -170,8 +170,8 @@ def test_the_projects_transactions_are_where_the_locks_of_its_database_are(vendo
         return SimpleNamespace(vendor=vendor, settings_dict=place)
 
     locks = address(StoreConfig("default", backend="sql", resource=lambda: known_at(address_of(connected(host)))))
-    assert is_at(locks, _Transaction(connected(host)).address)
-    assert not is_at(locks, _Transaction(connected("/run/b.sock")).address) or not host
+    assert is_at(locks, _DjangoTransaction(connected(host)).address)
+    assert not is_at(locks, _DjangoTransaction(connected("/run/b.sock")).address) or not host
 
 
 def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
@@ -186,9 +186,9 @@ def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
         StoreConfig("default", backend="sql", resource=lambda: known_at(address_of(connected("5432,5433"))))
     )
     assert (locks.way.place.host, locks.way.place.port) == ("a,b", "5432,5433")
-    assert is_at(locks, _Transaction(connected("5432,5433")).address)
+    assert is_at(locks, _DjangoTransaction(connected("5432,5433")).address)
     assert address_of(connected(" 5432\n")).port == 5432  # from a file or the environment: Django takes it
     for other in ("5432,5434", 5432, "5432", ""):
-        assert not is_at(locks, _Transaction(connected(other)).address)
+        assert not is_at(locks, _DjangoTransaction(connected(other)).address)
     with pytest.raises(ConfigurationError, match=r"PORT 'five,5'; it has to be a number"):
         address_of(connected("five,5"))
