@@ -50,7 +50,7 @@ JSON = {"Accept": "application/json"}
 KEY = {"Idempotency-Key": "k1", "Content-Type": "application/json"}
 
 
-class Answered(NamedTuple):
+class EndpointAnswer(NamedTuple):
     """An answer: ``status, headers, body``."""
 
     status: int = 200
@@ -62,12 +62,12 @@ class Work:
     """What the endpoints do, and what was seen while they did it."""
 
     def __init__(self) -> None:
-        self.answers: Callable[[], Answered] = Answered
+        self.answers: Callable[[], EndpointAnswer] = EndpointAnswer
         self.runs = 0
         self.chunk: Callable[[int], bytes] = lambda number: b"%d\n" % number
         self.told: list[str] = []
 
-    def answer(self) -> Answered:
+    def answer(self) -> EndpointAnswer:
         """What ``/pay`` and ``/ship`` answer."""
         self.runs += 1
         return self.answers()
@@ -87,12 +87,12 @@ class Work:
         finally:
             self._note("end")
 
-    def help(self, order_id: str) -> Answered:
+    def help(self, order_id: str) -> EndpointAnswer:
         """What ``/help`` answers: the value of a function with a lock."""
-        return Answered(body=_help(order_id).encode())
+        return EndpointAnswer(body=_help(order_id).encode())
 
-    async def ahelp(self, order_id: str) -> Answered:
-        return Answered(body=(await _ahelp(order_id)).encode())
+    async def ahelp(self, order_id: str) -> EndpointAnswer:
+        return EndpointAnswer(body=(await _ahelp(order_id)).encode())
 
     def _step(self, number: int) -> bytes:
         self._note("chunk")
@@ -130,10 +130,10 @@ class FrameworkContract:
     def test_a_view_runs_inside_of_its_lock_which_is_free_after_it(self, site: Site, work: Work) -> None:
         names: list[str] = []
 
-        def look() -> Answered:
+        def look() -> EndpointAnswer:
             lease = current_lease()
             names.append(lease.name if lease is not None else "none")
-            return Answered()
+            return EndpointAnswer()
 
         work.answers = look
         assert [site.send("POST", "/ship/0700").status for _ in range(2)] == [200, 200]
@@ -143,10 +143,10 @@ class FrameworkContract:
     def test_of_two_at_once_one_is_refused(self, site: Site, work: Work) -> None:
         entered, leave = threading.Event(), threading.Event()
 
-        def wait() -> Answered:
+        def wait() -> EndpointAnswer:
             entered.set()
             assert leave.wait(PATIENCE)
-            return Answered()
+            return EndpointAnswer()
 
         work.answers = wait
         with ThreadPoolExecutor(1) as threads:
@@ -221,10 +221,10 @@ class FrameworkContract:
     def test_people_see_its_id_and_its_route_and_nothing_of_the_url(self, site: Site, work: Work) -> None:
         seen: list[tuple[str, str]] = []
 
-        def look() -> Answered:
+        def look() -> EndpointAnswer:
             origin = current_origin()
             seen.append((current_request_id(), path_of(origin) if origin is not None else ""))
-            return Answered()
+            return EndpointAnswer()
 
         work.answers = look
         site.send("POST", "/ship/7777", {"Req-Id": "click-1"})
@@ -273,13 +273,13 @@ class FrameworkContract:
     @pytest.mark.parametrize(
         "answer",
         [
-            Answered(201, {"Content-Type": "text/plain; charset=utf-8", "Location": "/orders/7"}, b"paid"),
-            Answered(200, {"Content-Type": "application/pdf"}, b"%PDF\xff\x00"),
-            Answered(302, {"Location": "/thanks/"}, b""),
+            EndpointAnswer(201, {"Content-Type": "text/plain; charset=utf-8", "Location": "/orders/7"}, b"paid"),
+            EndpointAnswer(200, {"Content-Type": "application/pdf"}, b"%PDF\xff\x00"),
+            EndpointAnswer(302, {"Location": "/thanks/"}, b""),
         ],
         ids=["text", "bytes", "redirect"],
     )
-    def test_the_second_gets_what_the_first_got(self, site: Site, work: Work, answer: Answered) -> None:
+    def test_the_second_gets_what_the_first_got(self, site: Site, work: Work, answer: EndpointAnswer) -> None:
         work.answers = lambda: answer
         first, second = self._pay(site), self._pay(site)
         assert (work.runs, first.status, second.status) == (1, answer.status, answer.status)
@@ -292,7 +292,7 @@ class FrameworkContract:
     def test_a_cookie_and_a_header_that_nobody_has_allowed_are_the_first_ones_alone(
         self, site: Site, work: Work
     ) -> None:
-        work.answers = lambda: Answered(200, {"Set-Cookie": "session=ann", "X-Debug": "secret"})
+        work.answers = lambda: EndpointAnswer(200, {"Set-Cookie": "session=ann", "X-Debug": "secret"})
         first, second = self._pay(site), self._pay(site)
         assert first.headers["x-debug"] == "secret"
         assert "session=ann" in first.headers["set-cookie"]
@@ -324,13 +324,13 @@ class FrameworkContract:
 
     @pytest.mark.parametrize("status", [402, 500, None])
     def test_a_failure_may_be_tried_again(self, site: Site, work: Work, status: int | None) -> None:
-        work.answers = _raise if status is None else lambda: Answered(status)
+        work.answers = _raise if status is None else lambda: EndpointAnswer(status)
         assert self._pay(site).status == (status or 500)
-        work.answers = Answered
+        work.answers = EndpointAnswer
         assert (self._pay(site).status, work.runs) == (200, 2)
 
     def test_of_an_answer_that_is_too_large_it_is_kept_that_it_was_done(self, site: Site, work: Work) -> None:
-        work.answers = lambda: Answered(body=b"x" * 1_000_000)
+        work.answers = lambda: EndpointAnswer(body=b"x" * 1_000_000)
         first, second = self._pay(site), self._pay(site)
         assert (len(first.body), second.status, work.runs) == (1_000_000, 200, 1)
         assert second.body.startswith(b"This has been done.")
@@ -340,5 +340,5 @@ class FrameworkContract:
         return site.send("POST", "/pay/7", KEY, body)
 
 
-def _raise() -> Answered:
+def _raise() -> EndpointAnswer:
     raise ValueError("the view's own")
