@@ -92,7 +92,7 @@ def wheel_program(package: str, pattern: str) -> str | None:
     return None
 
 
-class Server:
+class OwnServer:
     """A server of our own. It answers when its block begins, and has ended when the block ends."""
 
     name = "server"
@@ -221,7 +221,7 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
 
-class RedisServer(Server):
+class RedisServer(OwnServer):
     """A Redis of our own: ``with RedisServer("--requirepass", "secret") as server:``. In memory only.
 
     ``args`` are arguments of ``redis-server``.

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import redis
 
-from distlock_web.testing.servers import Server
+from distlock_web.testing.servers import OwnServer
 from tests.support.databases import Database, Kind
 from tests.support.redis_lock import fence_of
 
@@ -30,7 +30,7 @@ WORKERS, INCREMENTS = 4, 25
 pytestmark = pytest.mark.slow
 
 
-class Shop(Server):
+class Shop(OwnServer):
     """``tests/support/sites/counter_django.py`` under gunicorn, with some worker processes."""
 
     name = "gunicorn"

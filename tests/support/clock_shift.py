@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from distlock_web.testing.servers import RedisServer, Server
+from distlock_web.testing.servers import OwnServer, RedisServer
 from tests.support.requirements import compiler_program, require
 from tests.support.zookeeper_server import ZooKeeperServer
 
@@ -23,7 +23,7 @@ def compiled_shim(stack: ExitStack) -> Path:
     return library
 
 
-class Shifted(Server):
+class Shifted(OwnServer):
     """A server whose clock runs with everybody's until ``shift`` moves it."""
 
     stands = False  #: its clock stands where ``shift`` has put it, counted from the epoch

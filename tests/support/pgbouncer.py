@@ -7,7 +7,7 @@ import socket
 import struct
 from pathlib import Path
 
-from distlock_web.testing.servers import Server, ServerMissing
+from distlock_web.testing.servers import OwnServer, ServerMissing
 from tests.support.database_servers import unprivileged
 
 
@@ -19,7 +19,7 @@ def pgbouncer_program() -> str:
     return found
 
 
-class PgBouncer(Server):
+class PgBouncer(OwnServer):
     name = "pgbouncer"
 
     def __init__(self, behind: int) -> None:

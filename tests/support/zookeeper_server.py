@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distlock_web.testing.servers import Server, ServerMissing, free_port
+from distlock_web.testing.servers import OwnServer, ServerMissing, free_port
 from tests.support.waiting import eventually
 
 #: ZooKeeper, which names most of what it needs itself, and a logger that says nothing.
@@ -45,7 +45,7 @@ def leader_of(servers: Sequence[ZooKeeperServer]) -> ZooKeeperServer | None:
     return next((server for server in servers if server.says("srvr").find("Mode: leader") >= 0), None)
 
 
-class ZooKeeperServer(Server):
+class ZooKeeperServer(OwnServer):
     """A standalone ZooKeeper of our own: ``with ZooKeeperServer() as server:``. ``settings``: lines of its zoo.cfg."""
 
     name = "zookeeper"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.engine import URL
 
-from distlock_web.testing.servers import Server
+from distlock_web.testing.servers import OwnServer
 from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.databases import Kind, new_database
 from tests.support.stores.sql import TABLES
@@ -79,7 +79,7 @@ class _SQLWay(Way):
 
 class _ServerWay(_SQLWay):
     kind: ClassVar[Kind]
-    server: ClassVar[type[Server]]
+    server: ClassVar[type[OwnServer]]
     scheme: ClassVar[str]
     user: ClassVar[str]
     dialect: ClassVar[Any]

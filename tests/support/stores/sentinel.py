@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import redis
 
-from distlock_web.testing.servers import RedisServer, Server, redis_program
+from distlock_web.testing.servers import OwnServer, RedisServer, redis_program
 from tests.support.failover import in_step
 from tests.support.requirements import require_redis
 from tests.support.waiting import eventually
@@ -26,7 +26,7 @@ SERVICE = "mymaster"
 QUICK, PATIENT = 300, 60_000
 
 
-class SentinelServer(Server):
+class SentinelServer(OwnServer):
     """One sentinel, which alone decides. ``args`` are arguments of ``redis-server``."""
 
     name = "sentinel"
