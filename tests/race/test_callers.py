@@ -28,7 +28,7 @@ from distlock_web.testing import hold_lock
 from distlock_web.testing import race as race_module
 from distlock_web.testing.race import Race, RaceRefused
 from distlock_web.testing.race.at_django import _not_of_tests
-from distlock_web.testing.race.databases import Table
+from distlock_web.testing.race.databases import RacedTable
 from distlock_web.testing.race.stops import Watch
 from tests.support.databases import Database
 from tests.support.race_tables import Member, Sale, Stock, Tag
@@ -260,14 +260,14 @@ def test_rows_that_have_swapped_a_unique_value_are_put_back(shop: Database, race
 def test_rows_are_put_back_once_more_after_ctrl_c(shop: Database, race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed: list[int] = []
 
-    def restoring(table: Table) -> list[str]:
+    def restoring(table: RacedTable) -> list[str]:
         if not pressed:
             pressed.append(1)
             raise KeyboardInterrupt
         return before(table)
 
-    before = Table.restoring
-    monkeypatch.setattr(Table, "restoring", restoring)
+    before = RacedTable.restoring
+    monkeypatch.setattr(RacedTable, "restoring", restoring)
     with pytest.raises(KeyboardInterrupt):
         race(buy, callers=2, setup=one)
     assert not Stock.objects.exists()

@@ -12,7 +12,7 @@ from threading import local
 from typing import Any, cast
 
 from . import statements
-from .databases import Database
+from .databases import RacedDatabase
 from .scheduler import RaceRefused, Step, running
 from .stops import IN_MEMORY, NO_ASYNC, Watch, note_rows, refuse
 
@@ -52,7 +52,7 @@ class Django:
         watch, settings = self._watch, connection.settings_dict
 
         @cache
-        def database() -> Database:
+        def database() -> RacedDatabase:
             name, host, port = str(settings["NAME"]), str(settings["HOST"] or ""), settings["PORT"]
             return watch.database(
                 connection.vendor, name, host, port, lambda: _own_of_django(connection), _not_of_tests(connection)

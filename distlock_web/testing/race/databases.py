@@ -25,7 +25,7 @@ _WAITING = "(state = 'User lock' OR state LIKE 'Waiting for % lock')"
 MOST_ROWS = 20_000
 
 
-class Database:
+class RacedDatabase:
     def __init__(self, name: str, kind: Kind, connect: Connect, not_of_tests: str) -> None:
         self.name = name
         self.kind = kind
@@ -33,7 +33,7 @@ class Database:
         self._not_of_tests = not_of_tests
         self._own: Any = None
         self._close: Callable[[], object] = lambda: None
-        self._kept: dict[str, Table] = {}
+        self._kept: dict[str, RacedTable] = {}
         self._written: set[str] = set()  #: since they were put back
         self._statements: dict[int, float] = {}  #: since when they run, where we may not ask
         self._blind = False
@@ -113,9 +113,9 @@ class Database:
         with self._busy:
             try:
                 if self.kind == "postgresql" and not self._is_table(table):
-                    self._kept[table] = Table(self, table.lower(), len(self._kept))
+                    self._kept[table] = RacedTable(self, table.lower(), len(self._kept))
                     return
-                self._kept[table] = Table(self, table, len(self._kept))
+                self._kept[table] = RacedTable(self, table, len(self._kept))
             except RaceRefused:
                 raise
             except Exception as error:
@@ -142,7 +142,7 @@ class Database:
             for table in written:
                 table.count_on()
 
-    def _transaction(self, statements: list[str], tables: list[Table]) -> None:
+    def _transaction(self, statements: list[str], tables: list[RacedTable]) -> None:
         self.query("BEGIN")
         try:
             try:
@@ -190,10 +190,10 @@ _SESSION: dict[Kind, list[str]] = {
 }
 
 
-class Table:
+class RacedTable:
     """A copy of the rows of one table, in the database itself: so no value changes on its way here and back."""
 
-    def __init__(self, database: Database, name: str, number: int) -> None:
+    def __init__(self, database: RacedDatabase, name: str, number: int) -> None:
         self._database = database
         self._kind = database.kind
         mark = "`" if self._kind == "mysql" else '"'

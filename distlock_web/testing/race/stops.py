@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import statements
-from .databases import KINDS, Connect, Database
+from .databases import KINDS, Connect, RacedDatabase
 from .scheduler import Caller, RaceRefused, Step, running
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Watch:
     """The databases of a race, and everything that is sent to them."""
 
     def __init__(self) -> None:
-        self.databases: dict[tuple[str, ...], Database] = {}
+        self.databases: dict[tuple[str, ...], RacedDatabase] = {}
         self._users: dict[int, tuple[Any, Caller]] = {}
         self._aside = threading.local()
 
@@ -57,7 +57,7 @@ class Watch:
 
     def database(
         self, vendor: str, name: str, host: str, port: object, connect: Connect, not_of_tests: str
-    ) -> Database:
+    ) -> RacedDatabase:
         """One for each, by however many ways it is reached: its rows are put back once.
 
         ``not_of_tests``: why it is not taken for a database of tests. Then nobody may write to it.
@@ -70,7 +70,9 @@ class Watch:
         where = str(Path(name).resolve()) if kind == "sqlite" else name
         host = "" if host in _HERE or host.startswith("/") else host
         port = port or {"postgresql": 5432, "mysql": 3306}.get(kind, "")
-        return self.databases.setdefault((kind, where, host, str(port)), Database(name, kind, connect, not_of_tests))
+        return self.databases.setdefault(
+            (kind, where, host, str(port)), RacedDatabase(name, kind, connect, not_of_tests)
+        )
 
     def restore(self) -> None:
         """In each database, whatever one of them says."""
@@ -90,7 +92,7 @@ class Watch:
 
     def sent(
         self,
-        database: Database,
+        database: RacedDatabase,
         connection: Any,
         sql: str,
         parameters: object,
@@ -127,7 +129,7 @@ class Watch:
             return execute(), None
         return self._executed(caller, database, connection, sql, said, execute), said
 
-    def ended(self, database: Database, connection: Any, word: str, end: Callable[[], object]) -> None:
+    def ended(self, database: RacedDatabase, connection: Any, word: str, end: Callable[[], object]) -> None:
         """COMMIT or ROLLBACK."""
         caller = running()
         if caller is None or getattr(self._aside, "on", False) or not _in_transaction(connection):
@@ -140,7 +142,7 @@ class Watch:
     def _executed(
         self,
         caller: Caller,
-        database: Database,
+        database: RacedDatabase,
         connection: Any,
         sql: str,
         said: Step | None,
@@ -175,7 +177,7 @@ def refuse(caller: Caller, why: str) -> RaceRefused:
 
 
 def _through_the_file(
-    caller: Caller, database: Database, connection: Any, sql: str, said: Step | None, execute: Callable[[], T]
+    caller: Caller, database: RacedDatabase, connection: Any, sql: str, said: Step | None, execute: Callable[[], T]
 ) -> T:
     """SQLite waits for its file by itself, in its busy handler, and tells nobody. So it is to refuse, and we wait.
 
