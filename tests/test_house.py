@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -64,6 +64,9 @@ PUBLIC = (
     "distlock_web.starlette",
     "distlock_web.starlette.responses",
 )
+
+#: Classes of one name in two files: the same thing, once for each framework. Nothing may be added.
+NAMED_TWICE = {"Answered", "DistLock", "LeaseRow", "RequestIDMiddleware", "_LockSignal"}
 
 #: How many floors a part may have, where a module stands above all of its part that it imports.
 FLOORS = {"locks": 9}
@@ -180,6 +183,14 @@ def test_a_part_has_few_floors(name: str) -> None:
 def test_a_circle_would_be_found() -> None:
     edges = {"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": [], "e": []}
     assert sorted({*source.circle(edges)}) == ["a", "b", "c"]
+
+
+def test_a_name_of_a_class_has_one_meaning() -> None:
+    """Who looks a name up finds one class. ``Meta`` and ``Migration`` are Django's words."""
+    found = Counter(
+        node.name for path in FILES for node in ast.walk(source.tree(path)) if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in found.items() if times > 1} - {"Meta", "Migration"} == NAMED_TWICE
 
 
 def test_no_part_imports_the_private_names_of_another() -> None:
