@@ -24,13 +24,14 @@ from .core.backend import retry_once
 from .core.config import Duration, check_flag, check_seconds
 from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy, NotHeld
 from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
-from .locks import chain, ending, engine, events
+from .locks import ending, engine, events
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease, scope_of
 from .locks.lock import aattach, attach
 from .locks.once import Once
+from .locks.reentry import chain
 from .locks.scope import Scope, Spec
 from .locks.transfer import Ticket
 

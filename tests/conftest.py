@@ -33,7 +33,7 @@ import redis
 from distlock_web import Lease, LeaseLost, configure, lock
 from distlock_web.core import registry
 from distlock_web.kit import outage
-from distlock_web.locks import chain
+from distlock_web.locks.reentry import chain
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.callers import Beside

@@ -15,12 +15,13 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpac
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
-from . import chain, ending, engine, hooks
+from . import ending, engine, hooks
 from .events import log_fields
 from .hooks import Integration, RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
 from .options import NO_TASK, LockOptions, Options, check_names, show_options
+from .reentry import chain
 from .scope import Scope, Spec
 
 logger = logging.getLogger("distlock_web")

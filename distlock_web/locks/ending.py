@@ -37,8 +37,8 @@ from ..core import integrations
 from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, Token, drive, in_event_loop, now
-from . import chain
 from .hold import Hold
+from .reentry import chain
 from .scope import Scope, names_of
 from .transfer import Ticket
 

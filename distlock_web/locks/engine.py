@@ -37,9 +37,10 @@ from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, retry_on
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld, NotSent
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
-from . import chain, events, watchdog
+from . import events, watchdog
 from .ending import abort, cancel_quietly, undo
 from .hold import Hold
+from .reentry import chain
 from .scope import Scope, Spec
 from .transfer import Ticket
 

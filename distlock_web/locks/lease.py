@@ -12,8 +12,9 @@ from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReas
 from ..core.keys import shorten, whole_key
 from ..core.process import check_process
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now, refuse_in_event_loop
-from . import chain, ending, watchdog
+from . import ending, watchdog
 from .hold import State
+from .reentry import chain
 from .scope import Scope, names_of
 
 #: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.

@@ -12,11 +12,12 @@ from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
 from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
-from . import chain, ending, engine
+from . import ending, engine
 from .call_site import call_site
-from .chain import CALLED, STACKED, STACKS, STANDS_STILL
 from .lease import Lease
 from .options import LockOptions, Options, options_of, show_options
+from .reentry import chain
+from .reentry.chain import CALLED, STACKED, STACKS, STANDS_STILL
 from .scope import Opener, Scope, Spec
 from .transfer import Ticket
 

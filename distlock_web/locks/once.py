@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
 from ..core.runtime import Runtime, drive
-from . import call_site, chain, hooks
+from . import call_site, hooks
 from .decorator import CallOptions, LockedFunction, decorator, take_key, undecorated
 from .events import log_fields
 from .hooks import Asked, Integration, RunningTask
@@ -20,6 +20,7 @@ from .lease import Lease, OnLost
 from .options import Options, check_names, show_options
 from .plain_values import NotPlain, pack
 from .records import LOST, Record
+from .reentry import chain
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from ..core.errors import ConfigurationError
 from ..core.request_id import Bound, Origin, acceptable, bind_origin, unbind_origin
 from . import hooks
-from .chain import Chain, swap_scopes
 from .key_templates import qualified_name
+from .reentry.chain import Chain, swap_scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 

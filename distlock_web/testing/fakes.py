@@ -17,7 +17,7 @@ from distlock_web.core.keys import shorten, whole_key
 from distlock_web.core.registry import Registry, Store
 from distlock_web.core.request_id import HolderInfo
 from distlock_web.core.runtime import THREADS, drive, new_token, now
-from distlock_web.locks.chain import find_enclosing
+from distlock_web.locks.reentry.chain import find_enclosing
 
 from .fault_injector import FaultInjector
 

@@ -20,7 +20,7 @@ from ..core.request_id import (
     unbind_origin,
     words_of_user,
 )
-from ..locks.chain import OUTSIDE, Chain, swap_scopes
+from ..locks.reentry.chain import OUTSIDE, Chain, swap_scopes
 from .neighbours import named_in_context, usable
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it

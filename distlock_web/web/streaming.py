@@ -19,8 +19,9 @@ from ..core.errors import DistLockError, LeaseLost
 from ..core.process import check_process
 from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import in_event_loop
-from ..locks import chain, ending, watchdog
+from ..locks import ending, watchdog
 from ..locks.lease import Lease, scope_of
+from ..locks.reentry import chain
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 import pytest
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, current_lease, lock
-from distlock_web.locks import chain
 from distlock_web.locks.hold import Turn
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.lock import Lock
+from distlock_web.locks.reentry import chain
 from tests.support.interruptions import at_moment
 from tests.support.revoking import revoke
 from tests.support.waiting import LONG, SOON, eventually
@@ -235,7 +235,7 @@ def test_of_several_blocks_none_is_guessed() -> None:
 
 
 def takes_or_reenters(file: str) -> bool:
-    return file.endswith(("locks/engine.py", "locks/scope.py", "locks/chain.py"))
+    return file.endswith(("locks/engine.py", "locks/scope.py", "locks/reentry/chain.py"))
 
 
 def test_a_lock_whose_outer_block_ends_just_then_is_taken_from_the_store() -> None:

@@ -23,7 +23,7 @@ core/registry.py: port port record registry store
 core/request_id.py: current request_token
 core/runtime.py: blocking_runtime drive drive new_token
 locks/call_site.py: call_site
-locks/chain.py: enter exit_block find_block find_enclosing leave
+locks/reentry/chain.py: enter exit_block find_block find_enclosing leave
 locks/ending.py: _release end end_now release_all shielded
 locks/engine.py: _take acquire
 locks/hold.py: __init__ begin_release check check claim_to_the_end released state

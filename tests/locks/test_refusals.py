@@ -23,8 +23,9 @@ from distlock_web import (
 )
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import chain, events
+from distlock_web.locks import events
 from distlock_web.locks.engine import REFUSED_PAUSE
+from distlock_web.locks.reentry import chain
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON, eventually

@@ -14,7 +14,7 @@ from flask import Flask
 
 from distlock_web import Lease, current_lease, lock
 from distlock_web.flask import DistLock
-from distlock_web.locks import chain
+from distlock_web.locks.reentry import chain
 from tests.support.waiting import LONG, SOON, eventually
 
 DID, NOT_NOW = "did it", "not now"

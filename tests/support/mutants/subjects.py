@@ -23,7 +23,7 @@ KEYS = [
 FILES: dict[str, tuple[str, list[str]]] = {
     "engine": ("locks/engine.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "hold": ("locks/hold.py", LOCKS),
-    "chain": ("locks/chain.py", LOCKS),
+    "chain": ("locks/reentry/chain.py", LOCKS),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),

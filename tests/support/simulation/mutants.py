@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lease that was entered elsewhere is its acquirer's still": Mutant(
         "memory-nested-0",
-        "locks/chain.py",
+        "locks/reentry/chain.py",
         "return scope if scope is not None and (scope.entry is None or scope.entry is reference) else None",
         "return scope",
     ),
@@ -229,7 +229,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "of several blocks of one lock object the innermost ends": Mutant(
         "memory-nested-1",
-        "locks/chain.py",
+        "locks/reentry/chain.py",
         "            and known[1] is place\n",
         "",
     ),

@@ -159,5 +159,5 @@ class Program:
     def end(self) -> None:
         """Its world has ended: nothing of it reaches the next one."""
         self["locks.watchdog"]._watchdogs = WeakKeyDictionary()
-        self["locks.chain"]._blocks.clear()
+        self["locks.reentry.chain"]._blocks.clear()
         self["core.registry"]._configured = None

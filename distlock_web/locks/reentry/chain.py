@@ -22,11 +22,11 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType
 from typing import TypeAlias
 
-from ..core.errors import ConfigurationError
-from ..core.process import Process, after_fork, check_process
-from ..core.registry import Store
-from .hold import Hold
-from .scope import Scope
+from ...core.errors import ConfigurationError
+from ...core.process import Process, after_fork, check_process
+from ...core.registry import Store
+from ..hold import Hold
+from ..scope import Scope
 
 #: A scope, the chain that it is nested in, and how long the chain is at most. None: inside of no scope.
 Chain: TypeAlias = "tuple[weakref.ref[Scope], Chain, int] | None"
