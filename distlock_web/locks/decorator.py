@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpac
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
-from . import ending, engine, hooks
+from . import ending, engine, hooks, refused
 from .events import log_fields
 from .hooks import Integration, RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
@@ -294,7 +294,7 @@ class LockedFunction:
             scope = Scope(scope.spec, scope.runtime, in_block=scope.in_block)
             scope.locked = False
             chain.enter(scope)
-            engine.tell_of_no_lock(scope, error)
+            refused.tell_of_no_lock(scope, error)
         return scope
 
     async def rejected(

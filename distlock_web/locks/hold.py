@@ -1,24 +1,19 @@
-"""One name held under one token: its states, its deadline, and the gate through which nested blocks enter it."""
+"""One name held under one token: its states and its deadline."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, SHARED, Claim, Granted, drift
+from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
-from ..core.process import Process, check_process
+from ..core.process import Process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import Parker, Runtime, now
+from ..core.runtime import now
 from . import events
-
-#: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
-Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -57,7 +52,7 @@ class Hold:
         #: By our clock, before the store's: another can begin only after it.
         self.deadline = granted.since + claim.expire - (claim.expire * DRIFT_RATIO + DRIFT_SECONDS)
         self._asked_until = self.deadline  # what was asked for, answered or not
-        self.nested: set[Turn] = set()  #: of the blocks that have re-entered it
+        self.nested: set[object] = set()  #: the turns of the blocks that have re-entered it (``reentry/gate.py``)
         self.keep_until = 0.0  #: by our clock, as ``hold_at_least`` of a block that has re-entered it says
         self.recorded = False  #: of ``once``: it is kept by a record in the transaction of the work
         self._state: State = "held"
@@ -273,144 +268,3 @@ class Hold:
             except Exception:
                 # One callback's failure must not keep the others, or the renewal of other leases, from going on.
                 logger.exception("A callback at the end of a lock failed", extra=self.log_fields("error"))
-
-
-class Nested(Protocol):
-    """A block that is inside of a hold of a block around it."""
-
-    def outlive(self, hold: Hold) -> None:
-        """The block around has ended before this one."""
-
-
-class Turn:
-    """Of one nested block in a hold of a block around it.
-
-    It is the block's before it is asked for, and left as often as one likes: so a signal's exception may come between
-    any two steps, and whoever ends the block leaves it.
-    """
-
-    __slots__ = ("_block", "_generation", "gate", "hold", "parker", "since")
-
-    def __init__(self, gate: ReentryGate, block: Nested) -> None:
-        self.hold = gate.hold
-        self.gate = gate
-        self.parker: Parker | None = None  #: who waits for it
-        self.since = 0.0  #: by our clock, when it came
-        self._generation = Process.generation
-        # When the block is garbage, nobody will ever leave by hand.
-        self._block: weakref.ref[Nested] | None = weakref.ref(block, self._forgotten)
-
-    def _forgotten(
-        self, _: object, check: Callable[[], object] = check_process, process: type[Process] = Process
-    ) -> None:  # bound here: at the end of the interpreter the names of modules go before their objects
-        check()
-        if self._generation == process.generation:  # else at the fork a thread that is not here may have had its mutex
-            self.leave()
-
-    def leave(self) -> None:
-        """The block is not inside of the hold any more, and does not wait for it."""
-        self.hold.nested.discard(self)
-        self.gate.leave(self)
-        self._block = None
-
-    def outlive(self) -> None:
-        """The block around has ended: this one is without the lock from now on, and is told."""
-        reference = self._block
-        if reference is not None and (block := reference()) is not None:
-            block.outlive(self.hold)
-
-
-class ReentryGate:
-    """Lets one nested block at a time into a hold, first come, first served; into a shared one, all that come.
-
-    Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
-    Inside a shared hold there are only others that exclude nobody. Each block has gates of its own into its holds: who
-    came in by one is inside until that block ends, though the hold may go on.
-
-    Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
-    each method is right wherever that happens. To be woken is a hint: whoever wakes looks whether it may enter.
-    """
-
-    __slots__ = ("_closed", "_inside", "_lock", "_shared", "_waiting", "hold")
-
-    def __init__(self, hold: Hold) -> None:
-        self.hold = hold
-        self._shared = hold.claim.token.limit == SHARED
-        self._lock = threading.RLock()
-        self._inside: Turn | None = None
-        self._closed = False
-        self._waiting: deque[Turn] = deque()
-
-    def try_enter(self, turn: Turn) -> Admission:
-        """Enter if nobody is inside, and nobody waits in front."""
-        with self._lock:
-            if self._closed:
-                return "closed"
-            if not self._shared and (self._inside is not None or (self._waiting and self._waiting[0] is not turn)):
-                return "busy"
-            self._inside = turn
-            turn.since = now()
-            self.hold.nested.add(turn)
-            self._forget(turn)
-            return "ours"
-
-    async def enter(self, turn: Turn, runtime: Runtime, wait: float | None, max_waiters: int | None) -> Admission:
-        """Wait for our turn, at most ``wait`` seconds (None: for ever). Whoever does not get it leaves."""
-        until = None if wait is None else now() + wait
-        turn.parker = runtime.parker()
-        with self._lock:
-            if max_waiters is not None and self._count_waiters() >= max_waiters:
-                return "full"
-            self._waiting.append(turn)  # from here on who leaves sees us
-        while (admission := self.try_enter(turn)) == "busy":
-            left = None if until is None else until - now()
-            if left is not None and left <= 0:
-                break
-            await turn.parker.park(left)
-        return admission
-
-    def _count_waiters(self) -> int:
-        """Those that are alive: of a closed event loop nobody would ever wake."""
-        return sum(turn.parker is None or turn.parker.hears() for turn in self._waiting)
-
-    def leave(self, turn: Turn) -> None:
-        """Neither inside nor waiting any more. The next one is woken, of those whose event loop still runs."""
-        with self._lock:
-            self._forget(turn)
-            if self._inside is turn:
-                self._inside = None
-            while self._inside is None and self._waiting:
-                first = self._waiting[0]
-                if first.parker is None or first.parker.unpark():
-                    break
-                self._forget(first)
-
-    def close(self) -> None:
-        """The block has ended: who is inside is without the lock, and told; who waits takes it from the store."""
-        self._turn_away()
-        for turn in self._turns_inside():
-            turn.outlive()
-
-    def close_if_empty(self) -> bool:
-        """The lease is entered elsewhere: who waits here is a stranger to it. False: somebody is inside."""
-        with self._lock:
-            if self._closed or self._turns_inside():
-                return False
-            self._turn_away()
-            return True
-
-    def _turn_away(self) -> None:
-        with self._lock:
-            self._closed = True
-            for turn in self._waiting.copy():
-                if turn.parker is not None:
-                    turn.parker.unpark()
-
-    def _turns_inside(self) -> list[Turn]:
-        return [turn for turn in self.hold.nested.copy() if turn.gate is self]
-
-    def _forget(self, waiting: Turn) -> None:
-        try:
-            self._waiting.remove(waiting)
-        except ValueError:
-            pass  # it did not wait

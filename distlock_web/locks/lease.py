@@ -15,6 +15,7 @@ from ..core.runtime import TASKS, THREADS, Runtime, drive, now, refuse_in_event_
 from . import ending, watchdog
 from .hold import State
 from .reentry import chain
+from .reentry.entering import begin_block
 from .scope import Scope, names_of
 
 #: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.
@@ -142,7 +143,7 @@ class Lease:
     def _enter(self) -> None:
         scope = self._scope
         scope.check_usable()
-        scope.begin_block()
+        begin_block(scope)
         if scope.spec.on_lost == "cancel":
             scope.bind_task()
         chain.enter(scope)

@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..core.backend import Claim, Granted
-from ..core.errors import ConfigurationError, LeaseLost, LossReason, NotHeld
+from ..core.errors import LeaseLost, LossReason, NotHeld
 from ..core.process import Process, check_process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import TASKS, Runtime, in_event_loop
+from ..core.runtime import TASKS, Runtime, in_event_loop, now
 from . import call_site, events
-from .hold import Hold, ReentryGate, State, Turn
+from .hold import Hold, State
 from .hooks import Asked
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
@@ -47,10 +47,13 @@ class Spec(NamedTuple):
     limit: int = 1  #: how many may hold each of them; 1: we alone
 
 
-class Entry(weakref.ref["Scope"]):
-    """A reference to a scope that is no other's: where a ``with`` has entered its lease."""
+class Entered(Protocol):
+    """A hold of a block around this one, in which this one has its turn: as ``reentry/gate.py`` has it."""
 
-    __slots__ = ()
+    hold: Hold
+    since: float
+
+    def leave(self) -> None: ...
 
 
 def _no_task() -> None:
@@ -64,8 +67,8 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_callbacks", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_task", "_unwatch",
-        "acquired", "asked", "entry", "gone", "has_waited", "holds", "in_block", "locked", "opener", "record",
+        "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
+        "acquired", "asked", "entry", "gates", "gone", "has_waited", "holds", "in_block", "locked", "opener", "record",
         "reentered", "runtime", "spec", "turns", "waited", "warned",
     )  # fmt: skip
 
@@ -82,7 +85,7 @@ class Scope:
         #: False: a lease that was taken by hand, and that no ``with`` has entered yet.
         self.in_block = in_block
         #: By which ``with`` has entered such a lease: inside of it is who has this in his chain. None: who has any.
-        self.entry: Entry | None = None
+        self.entry: weakref.ref[Scope] | None = None
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
         self.asked: Asked | None = None  #: of ``once``: whose the record is
@@ -92,12 +95,12 @@ class Scope:
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these
         self.acquired: list[Hold] = []  #: by this block, and released at its end
-        self.reentered: list[Turn] = []  #: in holds of the blocks around it
-        self.turns: list[Turn] = []  #: those, and what is waited for
+        self.reentered: list[Entered] = []  #: in holds of the blocks around it
+        self.turns: list[Entered] = []  #: those, and what is waited for
+        self.gates: dict[str, Any] = {}  #: into its own holds, by name
         #: What it is told where it has no lock though no hold is lost: the block around has ended, a hand-over failed.
         self.gone: Callable[..., LeaseLost] | None = None
         self._callbacks: list[Callable[[], object]] = []
-        self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
         self._on_end: Callable[[], None] | None = None
@@ -113,38 +116,6 @@ class Scope:
         self.holds.append(hold)
         self.acquired.append(hold)
         return hold
-
-    def line_up(self, gate: ReentryGate) -> Turn:
-        """A turn in a hold of a block around this one: from here on it is left when this one ends."""
-        turn = Turn(gate, self)
-        self.turns.append(turn)
-        return turn
-
-    def reenter(self, turn: Turn) -> None:
-        """It is our turn in a hold of a block around this one."""
-        self.reentered.append(turn)
-        self.holds.append(turn.hold)
-
-    def begin_block(self) -> None:
-        """A ``with lease:`` enters the lease here: it belongs to the running code, and to nobody else who had it.
-
-        ``ConfigurationError`` if it is in a block already, or if blocks of the call chain that took it are inside.
-        """
-        closed = list[str]()
-        free = not self.in_block
-        for hold in self.holds:
-            if free := free and self.gate(hold).close_if_empty():
-                closed.append(hold.name)
-        if not free or self.in_block:  # asked again: the gates may be of a block that has begun just now
-            for name in closed:
-                self._gates.pop(name, None)
-            raise ConfigurationError(
-                f"The lease of {names_of(self)} is entered already, by a block that has not ended: one `with` at a "
-                f"time enters a lease. Let that block end, or use a lock(...) of its own here."
-            )
-        # Marked, then the gates are thrown away: who finds a new one sees the mark.
-        self.entry, self.in_block = Entry(self), True
-        self._gates = {}
 
     def raise_if_lost(self) -> None:
         """``LeaseLost`` for the first hold that is not surely ours any more."""
@@ -210,6 +181,10 @@ class Scope:
             return 0.0
         return min((hold.remaining for hold in self.holds), default=0.0)
 
+    def left(self, until: float | None) -> float | None:
+        """Seconds that the caller wants to wait still; None: for ever."""
+        return self.spec.wait if until is None else max(0.0, until - now())
+
     # How it ends --------------------------------------------------------------------------------------------------
 
     def close(self, runtime: Runtime) -> bool:
@@ -224,7 +199,7 @@ class Scope:
             self.runtime = runtime
         except IndexError:
             first = False  # but it may have been interrupted before it closed the gates
-        if self._gates:
+        if self.gates:
             self._close_gates()
         return first
 
@@ -233,20 +208,13 @@ class Scope:
         self._open.append(True)
 
     def _close_gates(self) -> None:
-        # Marked, then the gates are read; gate() adds its gate, then reads the mark: no gate stays open.
-        for gate in self._gates.copy().values():
+        # Marked, then the gates are read; gate_of() adds its gate, then reads the mark: no gate stays open.
+        for gate in self.gates.copy().values():
             gate.close()
 
     def over_error(self) -> NotHeld:
         """What to raise when something is asked of the scope after its end."""
         return NotHeld(f"The lease of {names_of(self)} is over.", name=", ".join(self.spec.names))
-
-    def gate(self, hold: Hold) -> ReentryGate:
-        """The gate into this hold; closed if the block has ended meanwhile."""
-        gate = self._gates.setdefault(hold.name, ReentryGate(hold))
-        if not self._open or self.gone is not None:
-            gate.close()
-        return gate
 
     def leave_no_record(self) -> None:
         """Of ``once``: its end leaves nothing, and the next call runs."""

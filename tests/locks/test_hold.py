@@ -13,7 +13,8 @@ from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, Token, drive, new_token, now
 from distlock_web.locks import events
-from distlock_web.locks.hold import Hold, ReentryGate, Turn
+from distlock_web.locks.hold import Hold
+from distlock_web.locks.reentry.gate import ReentryGate, Turn
 from distlock_web.locks.scope import Scope, Spec
 from distlock_web.locks.watchdog import extend_holds
 

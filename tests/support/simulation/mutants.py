@@ -192,7 +192,10 @@ MUTANTS: dict[str, Mutant] = {
         "redis-shared-1", f"{_SCRIPTS}/_sharing.lua", "and math.min(one, other) or 1", "and math.max(one, other) or 1"
     ),
     "a lease in hand is entered by another acquire": Mutant(
-        "memory-nested-0", "locks/engine.py", "    if scope.in_block:\n        return None\n", "    return None\n"
+        "memory-nested-0",
+        "locks/reentry/entering.py",
+        "    if scope.in_block:\n        return None\n",
+        "    return None\n",
     ),
     "a lease that was entered elsewhere is its acquirer's still": Mutant(
         "memory-nested-0",
@@ -201,14 +204,14 @@ MUTANTS: dict[str, Mutant] = {
         "return scope",
     ),
     "a lease is entered whoever is inside": Mutant(
-        "memory-nested-1", "locks/scope.py", "if not free or self.in_block:", "if False:"
+        "memory-nested-1", "locks/reentry/entering.py", "if not free or scope.in_block:", "if False:"
     ),
     "who outlives a nested block is not told": Mutant(
-        "memory-nested-1", "locks/hold.py", "            turn.outlive()\n", "            pass\n"
+        "memory-nested-1", "locks/reentry/gate.py", "            turn.outlive()\n", "            pass\n"
     ),
     "siblings do not take turns": Mutant(
         "memory-nested-0",
-        "locks/hold.py",
+        "locks/reentry/gate.py",
         "if not self._shared and (self._inside is not None or",
         "if False and (True or",
     ),
@@ -219,11 +222,11 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
     ),
     "a nested block has what the one around it has left": Mutant(
-        "memory-nested-6", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
+        "memory-nested-6", "locks/reentry/entering.py", "elif hold.remaining < expire / 2:", "elif False:"
     ),
     "max_waiters does not count inside of a block": Mutant(
         "memory-nested-4",
-        "locks/hold.py",
+        "locks/reentry/gate.py",
         "if max_waiters is not None and self._count_waiters() >= max_waiters:",
         "if False:",
     ),
@@ -234,7 +237,7 @@ MUTANTS: dict[str, Mutant] = {
         "",
     ),
     "a block that wants to be alone begins inside of readers": Mutant(
-        "memory-nested-8", "locks/engine.py", "            _check_limit(spec, hold)\n", ""
+        "memory-nested-8", "locks/reentry/entering.py", "            _check_limit(spec, hold)\n", ""
     ),
     "a hand-over forgets what nested blocks keep taken": Mutant(
         "memory-nested-288", "locks/engine.py", "        hold.keep_until = hold.since + ticket.keep\n", "        pass\n"
