@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from .config import DatabaseAddress, StoreConfig
+from .config import StoreConfig
+from .database_address import DatabaseAddress
 from .errors import BackendUnavailable, DistLockError, NotSent
 from .runtime import Runtime, Token
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
 from .formats import BEFORE, NEWEST
@@ -102,47 +102,6 @@ def shown(given: object) -> str:
 def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
     """The same where None has a meaning of its own."""
     return None if given is None else check_seconds(given, setting, zero=zero, or_none=", or None")
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseAddress:
-    """Where a database is."""
-
-    kind: str  #: ``postgresql``, ``mysql`` or ``sqlite``
-    name: str  #: for SQLite its file
-    host: str = ""
-    port: int | str | None = None  #: several, one for each of several hosts, as text: as libpq takes them
-    connect_args: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: further keywords of its driver
-
-    @property
-    def in_memory(self) -> bool:
-        """An SQLite that no other process sees, as Django's test runner has it."""
-        return self.kind == "sqlite" and (self.name in ("", ":memory:") or "mode=memory" in self.name)
-
-
-class FrameworkDatabase(Protocol):
-    """A database of a framework's, for a backend that opens connections of its own on it by that one's machinery."""
-
-    migrated: bool  #: its tables come by the framework's migrations
-    driver: Any  #: the module of its driver
-
-    @property
-    def address(self) -> DatabaseAddress:
-        """Where it is now: a test run gives it another name."""
-
-    @property
-    def version(self) -> object:
-        """Another one where the address may be another."""
-
-    def connect(
-        self, before: Mapping[str, Any], after: Mapping[str, Any], file: str | None, adopt: Callable[[Any], None]
-    ) -> None:
-        """Open a connection, each of whose statements is a transaction of its own. Raises the driver's errors.
-
-        It is ``adopt``'s from then on, which is called before anything is asked on it.
-
-        The driver is told ``before``, the framework's own options, and ``after``. ``file``: of SQLite, in place of its.
-        """
 
 
 #: What names begin with where no ``PREFIX`` is set: that of the seeds.

@@ -18,7 +18,8 @@ from weakref import WeakSet, finalize
 
 from . import integrations
 from .backend import Backend, Claim, Port, Sharded
-from .config import FrameworkDatabase, StoreConfig, check_seconds, parse, unknown_name
+from .config import StoreConfig, check_seconds, parse, unknown_name
+from .database_address import FrameworkDatabase
 from .errors import ConfigurationError
 from .process import Process, after_fork, around_fork, check_process
 from .runtime import TASKS, Runtime, new_ident

@@ -14,7 +14,8 @@ from django.db import Error, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
-from ..core.config import DatabaseAddress, shown
+from ..core.config import shown
+from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
 
 _KINDS = {"postgresql", "mysql", "sqlite"}

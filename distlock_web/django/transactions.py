@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from ..core.backend import StatementResult
-from ..core.config import DatabaseAddress
+from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context
 from ..locks.lease import Lease, before_commit, rolled_back, transaction_begun

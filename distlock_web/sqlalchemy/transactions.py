@@ -10,7 +10,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction, scoped_session
 
 from ..core.backend import StatementResult
-from ..core.config import DatabaseAddress
+from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..core.integrations import Row
 from ..core.request_id import ask_user

@@ -12,7 +12,8 @@ from sqlalchemy.engine import make_url
 
 from distlock_web.backends.sql.address import address
 from distlock_web.backends.sql.callers import is_at
-from distlock_web.core.config import DatabaseAddress, StoreConfig
+from distlock_web.core.config import StoreConfig
+from distlock_web.core.database_address import DatabaseAddress
 from distlock_web.django.databases import address_of
 from distlock_web.sqlalchemy.transactions import _SessionTransaction
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from ...core.backend import CallersTransaction, Capabilities, Claim, LockInfo, Loss
-from ...core.config import DatabaseAddress, StoreConfig
+from ...core.config import StoreConfig
+from ...core.database_address import DatabaseAddress
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.runtime import Runtime, new_ident

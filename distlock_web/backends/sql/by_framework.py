@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.config import DatabaseAddress, FrameworkDatabase
+from ...core.database_address import DatabaseAddress, FrameworkDatabase
 from ...core.errors import ConfigurationError
 from .dialects import Dialect
 from .watched import Unanswered, Watched

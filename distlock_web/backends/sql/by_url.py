@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from ...core.config import DatabaseAddress
+from ...core.database_address import DatabaseAddress
 from ...core.errors import ConfigurationError
 from .dialects import Dialect
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.backend import CallersTransaction, StatementResult
-from ...core.config import DatabaseAddress
+from ...core.database_address import DatabaseAddress
 from .address import SQLAddress
 from .by_framework import real_path
 from .statement import Statement

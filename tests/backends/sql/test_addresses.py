@@ -11,7 +11,8 @@ import pytest
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.backends.sql.address import address
 from distlock_web.backends.sql.callers import is_at
-from distlock_web.core.config import DatabaseAddress, StoreConfig, parse
+from distlock_web.core.config import StoreConfig, parse
+from distlock_web.core.database_address import DatabaseAddress
 from distlock_web.core.registry import Registry
 from distlock_web.django.stores import RESOURCES
 from tests.support.databases import Database, django_alias

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from distlock_web.backends.sql.tables import key_of
-from distlock_web.core.config import DatabaseAddress
+from distlock_web.core.database_address import DatabaseAddress
 from distlock_web.core.registry import Registry, with_resource
 from distlock_web.django.stores import RESOURCES
 from tests.support.database_servers import MariaDBServer, PostgresServer
