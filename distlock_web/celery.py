@@ -21,9 +21,9 @@ from celery.signals import after_task_publish, before_task_publish, task_postrun
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.backend import retry_once
-from .core.config import Duration, check_flag, check_seconds
 from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy, NotHeld
 from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
+from .core.setting import Duration, check_flag, check_seconds
 from .locks import ending, engine, events
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields

@@ -24,7 +24,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, Status, StatusCode, TracerProvider
 
-from .core.config import Duration, check_timeout
+from .core.setting import Duration, check_timeout
 from .locks import events
 from .locks.events import Background, Event
 from .locks.live_leases import BoundedTemplates, LiveLeases

@@ -24,8 +24,9 @@ from ..core.backend import (
     WaiterInfo,
     at_once,
 )
-from ..core.config import StoreConfig, without_credentials
+from ..core.config import StoreConfig
 from ..core.errors import ConfigurationError
+from ..core.location import without_credentials
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, Token, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.

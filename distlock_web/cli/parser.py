@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
-from ..core.config import check_seconds
 from ..core.errors import ConfigurationError
 from ..core.findings import SEVERITIES, Finding
+from ..core.setting import check_seconds
 from .exit_codes import BUSY, EPILOG, USAGE, CommandFailed
 from .output import Output
 from .texts import DESCRIPTIONS, GROUP, STORES, SUMMARIES

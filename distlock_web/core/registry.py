@@ -18,11 +18,12 @@ from weakref import WeakSet, finalize
 
 from . import integrations
 from .backend import Backend, Claim, Port, Sharded
-from .config import StoreConfig, check_seconds, parse, unknown_name
+from .config import StoreConfig, parse
 from .database_address import FrameworkDatabase
 from .errors import ConfigurationError
 from .process import Process, after_fork, around_fork, check_process
 from .runtime import TASKS, Runtime, new_ident
+from .setting import check_seconds, unknown_name
 from .worker import start_thread
 
 logger = logging.getLogger("distlock_web")

@@ -14,9 +14,9 @@ from django.db import Error, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
-from ..core.config import shown
 from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
+from ..core.setting import shown
 
 _KINDS = {"postgresql", "mysql", "sqlite"}
 

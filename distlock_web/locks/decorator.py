@@ -12,9 +12,9 @@ from functools import partial
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
+from ..core.setting import check_plain, check_policy, refuse_coroutine, shown
 from . import ending, engine, hooks, refused
 from .events import log_fields
 from .hooks import Integration, RunningTask, TransactionManager, Until

@@ -30,10 +30,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..core.config import Duration, check_plain, check_timeout
 from ..core.process import after_fork
 from ..core.request_id import HolderInfo
 from ..core.runtime import now
+from ..core.setting import Duration, check_plain, check_timeout
 from ..core.worker import MAX_EXIT_DELAY, Worker
 
 __all__ = ["Event", "Kind", "Listener", "flush", "log", "subscribe", "unsubscribe"]

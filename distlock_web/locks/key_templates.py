@@ -17,7 +17,6 @@ from types import MethodType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from ..core.config import is_async
 from ..core.errors import ConfigurationError, KeyUnavailable, Part
 from ..core.keys import (
     SEPARATORS,
@@ -29,6 +28,7 @@ from ..core.keys import (
     text_of,
     whole_keys,
 )
+from ..core.setting import is_async
 from . import hooks
 from .hooks import Integration
 

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from ..core.config import Duration, check_plain, refuse_coroutine
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
 from ..core.keys import whole_key
 from ..core.process import after_fork, around_fork, check_process
 from ..core.runtime import THREADS, ThreadParker, drive, now, refuse_in_event_loop
+from ..core.setting import Duration, check_plain, refuse_coroutine
 from ..core.worker import start_thread
 from .call_site import call_site
 from .events import log_fields

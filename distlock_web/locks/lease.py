@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Any, Literal, Never, TypeAlias
 
 from ..core.backend import CallersTransaction
-from ..core.config import Duration, check_seconds, check_timeout, refuse_arguments
 from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
 from ..core.process import check_process
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now, refuse_in_event_loop
+from ..core.setting import Duration, check_seconds, check_timeout
 from . import ending, watchdog
+from .elsewhere import refuse_arguments
 from .hold import State
 from .reentry import chain
 from .reentry.entering import begin_block

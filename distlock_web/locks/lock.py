@@ -7,13 +7,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from ..core.backend import retry_once
-from ..core.config import Duration, check_flag, check_seconds, refuse_arguments, shown
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
 from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
+from ..core.setting import Duration, check_flag, check_seconds, shown
 from . import ending, engine
 from .call_site import call_site
+from .elsewhere import refuse_arguments
 from .lease import Lease
 from .options import LockOptions, Options, options_of, show_options
 from .reentry import chain

@@ -8,9 +8,9 @@ from functools import partial
 from types import MethodType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
 from ..core.runtime import Runtime, drive
+from ..core.setting import Duration, check_flag, check_seconds
 from . import call_site, hooks
 from .decorator import CallOptions, LockedFunction, decorator, take_key, undecorated
 from .events import log_fields

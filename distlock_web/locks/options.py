@@ -10,10 +10,13 @@ from types import CodeType
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.backend import SHARED
-from ..core.config import (
-    ELSEWHERE,
+from ..core.config import StoreConfig
+from ..core.errors import ConfigurationError
+from ..core.keys import SURELY_SHORT, shorten
+from ..core.registry import Store, registry
+from ..core.runtime import TASKS, Runtime
+from ..core.setting import (
     Duration,
-    StoreConfig,
     check_count,
     check_flag,
     check_policy,
@@ -23,10 +26,7 @@ from ..core.config import (
     refuse_coroutine,
     unknown_name,
 )
-from ..core.errors import ConfigurationError
-from ..core.keys import SURELY_SHORT, shorten
-from ..core.registry import Store, registry
-from ..core.runtime import TASKS, Runtime
+from .elsewhere import ELSEWHERE
 from .lease import Lease, OnLost
 from .scope import Scope, Spec, WhenLost
 

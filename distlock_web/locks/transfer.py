@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, NotHeld
 from ..core.formats import refusal
 from ..core.runtime import Token, now
+from ..core.setting import check_seconds
 from .scope import Scope
 
 

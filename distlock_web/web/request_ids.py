@@ -8,7 +8,6 @@ from functools import cache, partial
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-from ..core.config import check_plain
 from ..core.errors import ConfigurationError
 from ..core.request_id import (
     PROXY_HEADER,
@@ -20,6 +19,7 @@ from ..core.request_id import (
     unbind_origin,
     words_of_user,
 )
+from ..core.setting import check_plain
 from ..locks.reentry.chain import OUTSIDE, Chain, swap_scopes
 from .neighbours import named_in_context, usable
 

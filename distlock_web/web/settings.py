@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..core.config import POLICIES, SETTINGS, read_policy, unknown_name
+from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
+from ..core.setting import POLICIES, read_policy, unknown_name
 
 #: What holds for every alias that does not say its own.
 PROJECT_POLICIES = tuple(f"DISTLOCK_{name.upper()}" for name in POLICIES)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, attach, configure, current_lease, distributed_lockable, events, lock
-from distlock_web.core.config import StoreConfig, check_seconds, parse, read
+from distlock_web.core.config import StoreConfig, parse, read
 from distlock_web.core.registry import Registry
+from distlock_web.core.setting import check_seconds
 
 NOT_POSITIVE = [
     *[0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, 10**400, True, "10", None, [1]],

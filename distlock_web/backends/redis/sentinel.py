@@ -18,9 +18,10 @@ import redis
 from redis import exceptions as driver
 from redis.sentinel import SentinelConnectionPool
 
-from ...core.config import StoreConfig, unknown_name
+from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.runtime import drive, now
+from ...core.setting import unknown_name
 from .transport.address import (
     OURS,
     AsyncDriverConnection,

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...core.config import StoreConfig, check_seconds, without_credentials
+from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
+from ...core.location import without_credentials
+from ...core.setting import check_seconds
 
 #: Seconds that one node's answer may take: far below any lease, for a node that is slower does not count.
 NODE_TIMEOUT = 0.25

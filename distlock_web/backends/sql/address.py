@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ...core.config import StoreConfig, check_flag
+from ...core.config import StoreConfig
 from ...core.database_address import DatabaseAddress, FrameworkDatabase
 from ...core.errors import ConfigurationError
+from ...core.setting import check_flag
 from .by_framework import ByFramework
 from .dialects import Dialect, MySQL, PostgreSQL, SQLite
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.config import StoreConfig, check_flag
+from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
+from ...core.setting import check_flag
 
 #: Seconds that a lock in front of a request waits for an answer: a write is on the disks of a majority by then.
 TIMEOUT = 2.0

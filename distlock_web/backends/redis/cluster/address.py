@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from ....core.config import StoreConfig, without_credentials
+from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
+from ....core.location import without_credentials
 from ..transport.address import RedisAddress, checked, of_url
 from .redirects import NodeAddress
 

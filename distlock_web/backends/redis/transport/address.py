@@ -18,8 +18,10 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
-from ....core.config import StoreConfig, check_seconds, unknown_name, without_credentials
+from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
+from ....core.location import without_credentials
+from ....core.setting import check_seconds, unknown_name
 
 if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
     raise ImportError("redis-py has to be 5.0.1 or newer", name="redis")

@@ -1,0 +1,198 @@
+"""What may be set, and what a value of it has to be: each check makes the value, or says what would be right."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from difflib import get_close_matches
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from .errors import ConfigurationError
+from .formats import BEFORE, NEWEST
+from .keys import must_escape
+from .location import without_credentials
+
+
+def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:
+    """The message for a name that does not exist, with the one that was probably meant."""
+    close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."
+    return f"{where} {shown(name)}, which does not exist.{hint}"
+
+
+def shown(given: object) -> str:
+    """What a message may show of a wrong value. What is in the wrong place may have a password in it."""
+    if isinstance(given, str):
+        return repr(without_credentials(given))
+    if given is None or callable(given) or isinstance(given, (int, float, timedelta)):
+        return repr(given)
+    return f"of the type {type(given).__name__}"
+
+
+#: The longest time that a setting may name, in seconds: ten years.
+MAX_SECONDS = 315_360_000.0
+
+
+#: A time, wherever one is given: seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``.
+Duration: TypeAlias = float | timedelta | str
+
+_UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_DURATION = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS))
+
+
+def _in_seconds(given: object) -> object:
+    """A ``timedelta``, or text such as ``"1h30m"``, in seconds. What is neither stays as it is."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, str) and given and (found := _DURATION.fullmatch(given)):
+        return sum(float(number) * unit for number, unit in zip(found.groups("0"), _UNITS.values(), strict=True))
+    return given
+
+
+def check_seconds(
+    given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "", text: bool = False
+) -> float:
+    """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right.
+
+    ``text``: it comes from a URL or a command line, where a number is text, too.
+    """
+    if text and isinstance(given, str):
+        with suppress(ValueError):
+            given = float(given)
+    seconds = _in_seconds(given)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        right = "a number of seconds, {least}{or_none}, a timedelta, or text such as '1h30m', '90s', '500ms'"
+    elif not 0 <= seconds <= MAX_SECONDS or (seconds == 0 and not zero):  # NaN is neither
+        right = "a number of seconds, {least}{or_none}, and at most {most:.0f}"
+    elif 0 < seconds < minimum:
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; the store cannot express less than {minimum:g} seconds."
+        )
+    else:
+        return float(seconds)
+    least = "0 or more" if zero else "greater than 0"
+    right = right.format(least=least, or_none=or_none, most=MAX_SECONDS)
+    raise ConfigurationError(f"{setting} is {shown(given)}; it has to be {right}.")
+
+
+def check_timeout(given: Duration) -> float:
+    """How long to wait for something at most. A number may be below 0, as that of Python's own events."""
+    return given if isinstance(given, (int, float)) else check_seconds(given, "timeout", zero=True)
+
+
+def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
+    """The same where None has a meaning of its own."""
+    return None if given is None else check_seconds(given, setting, zero=zero, or_none=", or None")
+
+
+def check_text(given: object, setting: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a string.")
+    return given
+
+
+def check_mapping(given: object, setting: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a mapping.")
+    return MappingProxyType(dict(given))
+
+
+def check_prefix(given: object, setting: str) -> str:
+    """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
+    if not isinstance(given, str) or any(map(must_escape, given)):
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; it has to be text without braces, '%', '~' and control characters. Put "
+            f"what differs from call to call into the key."
+        )
+    return given
+
+
+def check_count(given: object, setting: str, below: int | None = None) -> int:
+    """How many there may be: 1 or more."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1 or (below is not None and given >= below):
+        most = "" if below is None else f", less than {below:,}"
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a whole number, 1 or more{most}.")
+    return given
+
+
+def check_format(given: object, setting: str) -> int:
+    """One of the two in which things may be stored."""
+    if type(given) is not int or given not in (BEFORE, NEWEST):
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; it has to be {BEFORE}, or {NEWEST} when all processes have this version."
+        )
+    return given
+
+
+def check_flag(given: object, setting: str) -> bool:
+    if not isinstance(given, bool):
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be True or False.")
+    return given
+
+
+def is_async(function: object) -> bool:
+    """Whether a call gives a coroutine: of an ``async def``, a partial of one, an object with such a ``__call__``."""
+    return callable(function) and any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def check_plain(given: Any, setting: str) -> Any:
+    """What is called where nobody can await what it gives. ``ConfigurationError`` if it is asynchronous."""
+    if is_async(given):
+        raise ConfigurationError(
+            f"{setting} is {given!r}, a coroutine function; it has to be a plain function, because nobody would await "
+            f"the coroutine."
+        )
+    return given
+
+
+def refuse_coroutine(made: object, message: str) -> None:
+    """``ConfigurationError`` if what a plain function was called for is a coroutine, which nobody would await."""
+    if inspect.iscoroutine(made):
+        made.close()
+        raise ConfigurationError(message)
+
+
+#: The words of each policy. A setting may also be a callable, or the dotted path of one.
+POLICIES = {
+    "on_busy": ("raise", "skip"),
+    "on_lost": ("raise", "warn", "cancel"),
+    "on_backend_error": ("raise", "open"),
+}
+#: The path of something in a module.
+DOTTED = re.compile(r"\w+(\.\w+)+")
+
+
+def check_policy(given: Any, name: str, setting: str = "", more: tuple[str, ...] = ()) -> Any:
+    """One of the words of this policy, or a callable. ``setting``: what it is called where it is given.
+
+    ``more``: words that no setting has.
+    """
+    words, setting = POLICIES[name] + more, setting or name
+    if not callable(given) and given not in words:
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, words))} or a callable."
+        )
+    # A loss is told of by the thread that notices it.
+    return check_plain(given, setting) if name == "on_lost" else given
+
+
+def read_policy(name: str, given: Any, setting: str) -> Any:
+    """A policy as a setting may say it, where a callable can be named by its dotted path."""
+    if not isinstance(given, str) or "." not in given:
+        return check_policy(given, name, setting)
+    module, _, attribute = given.rpartition(".")
+    wanted = "it has to be the dotted path of a callable"
+    if not DOTTED.fullmatch(given):  # nor imported: the error would repeat a part of it
+        raise ConfigurationError(f"{setting} is {shown(given)}; {wanted}.")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported ({error}); {wanted}.") from error
+    if not callable(found):
+        raise ConfigurationError(f"{setting} is {given!r}, which is not callable; {wanted}.")
+    return check_policy(found, name, setting)
