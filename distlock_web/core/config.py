@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
 from .formats import BEFORE
@@ -106,6 +106,24 @@ class StoreConfig:
         """What to install for it: of an SQL store with the driver of its database."""
         scheme = self.location.partition("://")[0].partition("+")[0]
         return EXTRAS.get(scheme) or EXTRAS.get(self.backend, self.backend)
+
+
+#: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
+#: called with its value.
+Resources: TypeAlias = Mapping[str, Callable[[str], object]]
+
+
+def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
+    """The settings of a store with what only a framework has for them."""
+    for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
+        if name and setting not in resources:
+            raise ConfigurationError(
+                f"DISTLOCK[{config.alias!r}] has {setting}, which names a {setting.lower()} of Django, but this is no "
+                f"Django project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
+            )
+        if name:
+            return replace(config, resource=partial(resources[setting], name))
+    return config
 
 
 def parse(mapping: object) -> dict[str, StoreConfig]:

@@ -5,33 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping
 from statistics import median
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 from weakref import WeakSet, finalize
 
 from . import integrations
 from .backend import Backend, Claim, Port, Sharded
-from .config import StoreConfig, parse
-from .database_address import FrameworkDatabase
+from .config import Resources, StoreConfig, parse, with_resource
 from .errors import ConfigurationError
+from .loading import load
+from .no_stores import missing_app, why_there_are_none
 from .process import Process, after_fork, around_fork, check_process
 from .runtime import TASKS, Runtime, new_ident
-from .setting import check_seconds, unknown_name
+from .setting import unknown_name
 from .worker import start_thread
 
 logger = logging.getLogger("distlock_web")
-
-#: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
-#: called with its value.
-Resources: TypeAlias = Mapping[str, Callable[[str], object]]
-
 
 #: How many holds are remembered of one function or name, and of how many.
 LATELY, MAX_REMEMBERED = 15, 1000
@@ -86,7 +77,7 @@ class Store:
         if self._backend is None:
             with _first_use:
                 if self._backend is None:
-                    loaded = self._load()
+                    loaded = load(self.config)
                     if self._backend is None:  # else by garbage that was collected in here
                         self._backend = loaded
                         self._closing = finalize(self, _close_aside, loaded, os.getpid())
@@ -126,56 +117,6 @@ class Store:
         if self._closing is not None:
             self._closing.detach()
 
-    def _load(self) -> Backend:
-        config = self.config
-        known = config.resource() if config.backend == "sql" and config.resource is not None else None
-        # An SQLite in memory: nobody else sees that, nor has to see its locks.
-        if known is not None and cast(FrameworkDatabase, known).address.in_memory:
-            config = replace(config, backend="memory", database="", resource=None, options={})
-        module, _, name = config.path.rpartition(".")
-        try:
-            backend_class = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise _unimportable(config, error) from error
-        for setting in config.given:
-            if setting not in backend_class.settings:
-                raise ConfigurationError(
-                    f"DISTLOCK[{config.alias!r}] has {setting}, which the backend {config.backend!r} does not use: "
-                    f"leave it out."
-                )
-        try:
-            backend: Backend = backend_class(config)
-        except ImportError as error:  # what not every address of such a store needs is imported here
-            raise _unimportable(config, error) from error
-        check_seconds(config.expire, f'DISTLOCK[{config.alias!r}]["EXPIRE"]', minimum=backend.capabilities.min_expire)
-        return backend
-
-
-def _unimportable(config: StoreConfig, error: Exception) -> ConfigurationError:
-    where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
-    if config.path != config.backend and (why := _of_driver(error)):
-        return ConfigurationError(f'{where} is {config.backend!r}, {why}: pip install "distlock_web[{config.extra}]".')
-    return ConfigurationError(
-        f"{where}: {config.path} cannot be imported ({error}); it has to be the name of a backend, or the dotted path "
-        f"of a class."
-    )
-
-
-def _of_driver(error: Exception) -> str:
-    """What a backend of ours misses of its driver; "": it is not about a driver."""
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    if name in ("", "distlock_web"):
-        return ""
-    if find_spec(name) is None:
-        return f"whose driver is not installed ({name})"
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which nobody else has to wait for
-
-    try:
-        found = f"{name} {version(name)}"
-    except PackageNotFoundError:  # it is packed under another name, or not by pip
-        found = f"the {name} that is installed"
-    return f"for which {found} is too old or too new ({error})"
-
 
 def _close_aside(backend: Backend, pid: int) -> None:
     """In a thread of its own: garbage is collected anywhere, and a server may take its time."""
@@ -214,19 +155,6 @@ class Registry:
                 store.close()
             except Exception:
                 logger.exception("The store %r could not be closed", store.alias)
-
-
-def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
-    """The settings of a store with what only a framework has for them."""
-    for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
-        if name and setting not in resources:
-            raise ConfigurationError(
-                f"DISTLOCK[{config.alias!r}] has {setting}, which names a {setting.lower()} of Django, but this is no "
-                f"Django project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
-            )
-        if name:
-            return replace(config, resource=partial(resources[setting], name))
-    return config
 
 
 _stores: WeakSet[Store] = WeakSet()
@@ -303,39 +231,9 @@ def _from_environment() -> Registry:
         if _configured is not None:  # by another thread, meanwhile
             return _configured
         url = os.environ.get("DISTLOCK_URL")
-        if not url or _missing_app():  # not when functions are locked: the project may call configure() after that
-            raise ConfigurationError(_why_there_is_none())
+        if not url or missing_app():  # not when functions are locked: the project may call configure() after that
+            raise ConfigurationError(why_there_are_none())
         return configure_url(url, "DISTLOCK_URL")
-
-
-def _why_there_is_none() -> str:
-    asked = [*integrations.installed.why_no_registry, _missing_app, _missing_extension]
-    why = next(filter(None, (explain() for explain in asked)), "") or (
-        "set DISTLOCK (Django: settings.py; Flask: app.config), call distlock_web.configure(...), or set the "
-        "environment variable DISTLOCK_URL."
-    )
-    if "PYTEST_CURRENT_TEST" in os.environ:
-        why += " A test that needs no real store uses the fixture distlock_fake."
-    return f"No store for locks: {why}"
-
-
-def _missing_app() -> str:
-    """In words, that Django's settings have a ``DISTLOCK``, but no app that reads it; "" if that is not so."""
-    conf, apps = sys.modules.get("django.conf"), sys.modules.get("django.apps")  # never imported from here
-    if conf is None or apps is None or not apps.apps.apps_ready or getattr(conf.settings, "DISTLOCK", None) is None:
-        return ""
-    if "distlock_web.django.apps" in sys.modules:
-        return ""
-    return 'settings.py has a DISTLOCK, but INSTALLED_APPS lacks "distlock_web.django", which reads it.'
-
-
-def _missing_extension() -> str:
-    """The same of the running Flask app, and of the extension."""
-    flask = sys.modules.get("flask")
-    app = flask.current_app if flask is not None else None
-    if not app or "DISTLOCK" not in app.config or "distlock" in app.extensions:
-        return ""
-    return f"app.config of {app.name!r} has a DISTLOCK, but no DistLock(app) reads it (from distlock_web.flask)."
 
 
 def _before_fork() -> None:

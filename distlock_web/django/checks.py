@@ -12,10 +12,10 @@ from django.core import checks, mail
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from ..core.config import read
+from ..core.config import read, with_resource
 from ..core.errors import ConfigurationError
 from ..core.findings import Finding, Severity
-from ..core.registry import Store, registry, with_resource
+from ..core.registry import Store, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import TASKS, THREADS
 from ..locks.decorator import LockedFunction

@@ -10,8 +10,9 @@ from django.core.cache.backends.base import InvalidCacheBackendError
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from ..core.config import Resources
 from ..core.errors import ConfigurationError
-from ..core.registry import Resources, configure, configure_failed, configured, unconfigure
+from ..core.registry import configure, configure_failed, configured, unconfigure
 from ..core.setting import shown
 from ..web.settings import PROJECT_POLICIES, with_policies
 

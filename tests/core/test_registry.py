@@ -14,7 +14,7 @@ import redis
 
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.backends.memory import MemoryBackend
-from distlock_web.core import integrations
+from distlock_web.core import integrations, loading
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
 from tests.support.callers import no_thread, threads
@@ -71,7 +71,7 @@ def test_a_driver_that_is_too_old_is_not_one_that_is_missing(
     def fails(name: str) -> None:
         raise error
 
-    monkeypatch.setattr(module, "import_module", fails)
+    monkeypatch.setattr(loading, "import_module", fails)
     configure({"default": {"LOCATION": "redis://127.0.0.1"}})
     with pytest.raises(ConfigurationError, match=rf"is 'redis', {said}.*: pip install \"distlock_web\[redis\]\"\.$"):
         lock("a").acquire()

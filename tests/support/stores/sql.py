@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from distlock_web.backends.sql.tables import key_of
+from distlock_web.core.config import with_resource
 from distlock_web.core.database_address import DatabaseAddress
-from distlock_web.core.registry import Registry, with_resource
+from distlock_web.core.registry import Registry
 from distlock_web.django.stores import RESOURCES
 from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.databases import Database, django_alias, new_database
