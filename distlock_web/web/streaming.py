@@ -11,7 +11,17 @@ import json
 import logging
 import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -171,6 +181,7 @@ class LockedAsyncBody(AsyncIterator[T]):
         self._lock = lock
         self._steps = steps
         self._closers = _exit_stack(lock, closers)
+        self._closing = asyncio.Lock()
         self.begun = False
         lock.lives_with(self)
 
@@ -202,10 +213,12 @@ class LockedAsyncBody(AsyncIterator[T]):
             self._lock.close()
 
     async def aclose(self) -> None:
-        try:
-            await self._close_body()
-        finally:
-            await self._lock.aclose()
+        """Whoever comes second waits until it is closed: the lock is held to the end of the body."""
+        async with self._closing:
+            try:
+                await self._close_body()
+            finally:
+                await self._lock.aclose()
 
     def close_lock(self) -> None:
         """Release the lock, whatever becomes of the body: its event loop has ended."""
@@ -230,12 +243,24 @@ class RequestBody(Iterator[T]):
 
 
 class AsyncRequestBody(AsyncIterator[T]):
-    """The asynchronous twin of :class:`RequestBody`."""
+    """The asynchronous twin of :class:`RequestBody`. It notices by itself that nobody goes on with it."""
 
     def __init__(self, context: SavedContext, steps: AsyncIterator[T]) -> None:
         self._context = context
         self._steps = steps
         self.is_open = False  #: begun, and not sent to its end
+
+    async def __aiter__(self) -> AsyncGenerator[T, None]:
+        # A generator: Python tells it when it is dropped. Where a server's ``send`` has raised, Django closes no
+        # response, and leaves that, in a cycle, to the garbage collector.
+        try:
+            while True:
+                yield await anext(self)
+        except StopAsyncIteration:
+            pass
+        finally:
+            if self.is_open:
+                await self.aclose()
 
     async def __anext__(self) -> T:
         self.is_open = True

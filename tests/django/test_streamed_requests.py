@@ -6,11 +6,14 @@ import asyncio
 import gc
 import io
 import logging
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, RequestFactory
@@ -127,6 +130,7 @@ def plain(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("stream/", stream),
     path("locked/", locked),
+    path("alocked/", alocked),
     path("file/", file),
     path("astream/", astream),
     path("leased/", leased),
@@ -275,6 +279,111 @@ def test_a_response_that_a_cancelled_middleware_has_keeps_no_lock() -> None:
     finally:
         gc.enable()
     assert kept
+
+
+@pytest.fixture
+def _broken_off() -> Iterator[None]:
+    """No lock is left to the garbage collector. Django leaves it the file of the request, which is collected here."""
+    gc.disable()
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    gc.enable()
+
+
+class Gone(OSError):
+    """What a server's ``send`` raises: the client is gone."""
+
+
+async def send_until(fails_at: int, url: str, *, hears: bool = False) -> None:
+    """Serve a request whose client goes at this message: ``send`` raises, or the app ``hears`` of it beside."""
+    sent, gone = 0, asyncio.Event()
+    asked = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if not asked:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+        return asked.pop()
+
+    async def send(message: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if sent > fails_at:
+            if not hears:
+                raise Gone
+            gone.set()
+            await asyncio.Event().wait()
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "scheme": "http",
+        "method": "GET", "path": url, "raw_path": url.encode(), "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"testserver"), (b"req-id", b"first")], "server": ("testserver", 80),
+        "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    await ASGIHandler()(scope, receive, send)
+
+
+@pytest.mark.usefixtures("_broken_off")
+@pytest.mark.parametrize("url", ["/alocked/", "/astream/"])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_body_that_cannot_be_sent_ends_in_its_request_and_with_its_lock(url: str, fails_at: int) -> None:
+    """Django closes no response whose ``send`` has raised, and keeps it until garbage is collected."""
+
+    async def ask() -> None:
+        with pytest.raises(Gone):
+            await send_until(fails_at, url)
+        async with lock("view", wait=5):
+            pass
+        for _ in range(500):
+            if closed:
+                break
+            await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    assert closed == ["first"]
+
+
+@pytest.mark.usefixtures("_broken_off")
+def test_one_that_was_not_begun_is_left_to_the_garbage_collector() -> None:
+    """As the page on streaming says."""
+
+    async def ask() -> None:
+        with pytest.raises(Gone):
+            await send_until(0, "/alocked/")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        async with lock("view", wait=10):
+            pass
+
+    asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("_broken_off")
+@pytest.mark.parametrize("hears", [False, True], ids=["send raises", "Django is told"])
+def test_a_lock_is_held_until_the_body_has_ended_whoever_ends_it(monkeypatch: pytest.MonkeyPatch, hears: bool) -> None:
+    """Django ends it, and who sees that nobody goes on with it: both at once, where Django closes the response."""
+    free: list[bool] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            yield b"x"
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            free.append(not await aheld_locks("view"))
+
+    monkeypatch.setitem(globals(), "achunks", body)
+
+    async def ask() -> None:
+        with nullcontext() if hears else pytest.raises(Gone):
+            await send_until(1, "/alocked/", hears=hears)
+        async with lock("view", wait=10):
+            assert free == [False]
+
+    asyncio.run(ask())
 
 
 def test_a_plain_file_is_still_left_to_the_servers_own_way() -> None:
