@@ -25,12 +25,11 @@ from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, 
 from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
 from .core.setting import Duration, check_flag, check_seconds
 from .locks import ending, engine, events
-from .locks.decorator import LockedFunction
+from .locks.call import Call, LockedFunction, acquire
 from .locks.events import log_fields
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease, scope_of
 from .locks.lock import aattach, attach
-from .locks.once import Once
 from .locks.reentry import chain
 from .locks.scope import Scope, Spec
 from .locks.transfer import Ticket
@@ -105,7 +104,7 @@ class Unique:
         locked = _locked(self._task)
         # The options are those of the run. Here nothing waits, nothing is released, and all is over in a moment.
         runtime = TASKS if locked.asynchronous else THREADS
-        spec = drive(locked.spec(runtime, _with_self(self._task, args), kwargs))
+        spec = drive(Call(locked, self._task.run, _with_self(self._task, args), kwargs).spec(runtime))
         if self._again:
             spec = _place(spec)
         scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS, in_block=False)
@@ -123,7 +122,7 @@ class Unique:
                 and any(chain.find_enclosing(spec.store, name) for name in spec.names)
             ):
                 raise LockBusy("The running code is inside of its lock.", name=", ".join(spec.names))
-            return Lease(drive(locked.acquire(scope)))
+            return Lease(drive(acquire(locked, scope)))
         except LockBusy as busy:
             fields = scope.log_fields("busy")
             logger.info("%s is not sent, for it is queued or running. %s", self._task.name, busy, extra=fields)
@@ -138,7 +137,7 @@ class Unique:
         until = now() + spec.expire + _BEGINNING
         while True:
             try:
-                return Lease(drive(locked.acquire(Scope(spec, THREADS, in_block=False))))
+                return Lease(drive(acquire(locked, Scope(spec, THREADS, in_block=False))))
             except LockBusy as busy:
                 held = drive(retry_once(spec.store.listing_port(THREADS).inspect, spec.names))
                 if any(lock.state == "transit" for lock in held):
@@ -180,15 +179,15 @@ def unique(task: Any, *, transit: Duration = "1h", again: bool = False) -> Uniqu
 
 def _locked(task: Any) -> LockedFunction:
     """What the run of a task carries."""
-    locked = getattr(getattr(task, "run", None), "__distlock__", None)
+    locked: LockedFunction | None = getattr(getattr(task, "run", None), "__distlock__", None)
     if locked is None:
         raise ConfigurationError(
             f"unique is for tasks of Celery that run under a lock, and {task!r} does not: put "
             f"@distributed_lockable(key=...) below what makes a task of it."
         )
-    if isinstance(locked, Once):
+    if locked.once is not None:
         raise ConfigurationError(f"{task!r} is done once for each key, however often it is sent: unique adds nothing.")
-    return locked  # type: ignore[no-any-return]
+    return locked
 
 
 def _with_self(task: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -18,9 +18,8 @@ from ..core.findings import Finding, Severity
 from ..core.registry import Store, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import TASKS, THREADS
-from ..locks.decorator import LockedFunction
+from ..locks.call import LockedFunction
 from ..locks.key_templates import Template
-from ..locks.once import Once
 from ..web.doctor import examine_store
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
@@ -266,7 +265,7 @@ _ANSWERED = "Who has lost the right to ask gets the answer of before, until it i
 def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     for where, _, view, function in _views():
         if is_above_login(view, function):
-            harm = _ANSWERED if isinstance(function, Once) else _HELD
+            harm = _ANSWERED if function.once is not None else _HELD
             atomic = (
                 ' With until="commit" also put @transaction.non_atomic_requests above @api_view, or UntilCommitMixin '
                 "in front of the base classes."
@@ -303,7 +302,7 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 hint=remedy.strip() or f"Put {function.decorator} outermost, above all other decorators.",
                 id="distlock_web.E005",
             )
-        elif isinstance(function, Once) and function.until != "commit":
+        elif function.once is not None and function.until != "commit":
             yield _once_inside(where, "ATOMIC_REQUESTS", _say_commit(around, remedy))
         else:
             known = ", ".join(map(repr, sorted(around)))
@@ -344,16 +343,20 @@ def _inside_another(
             f"Where one of them is once, put it below the lock.",
             id="distlock_web.E005",
         )
-    elif isinstance(function, Once) and function.until != "commit":
+    elif function.once is not None and function.until != "commit":
         hint = f'Say until="commit" in once, and leave it out of {outer.decorator} above it.'
         yield _once_inside(where, f'the transaction of {outer.decorator} with until="commit"', hint)
-    elif not owned and (function.space, function.keys.template) != (outer.space, outer.keys.template):  # no re-entry
+    elif not owned and not _is_one_lock(function, outer):  # no re-entry
         yield checks.Warning(
             f"{where}: the lock of {function.decorator} is released before {outer.decorator} above it, which has "
             f'until="commit", commits: the next holder does not see the changes yet.',
             hint=f"Put {function.decorator} above {outer.decorator}: there it ends after the commit.",
             id="distlock_web.W004",
         )
+
+
+def _is_one_lock(function: LockedFunction, outer: LockedFunction) -> bool:
+    return (function.once is None, function.keys.template) == (outer.once is None, outer.keys.template)
 
 
 def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
@@ -387,7 +390,7 @@ def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
 def _is_refused(function: LockedFunction, around: set[str]) -> bool:
     if function.until == "commit":
         return alias_of(function.database) in around
-    return isinstance(function, Once) and bool(around) and not function.asynchronous
+    return function.once is not None and bool(around) and not function.asynchronous
 
 
 def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
@@ -395,7 +398,7 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     if is_outermost(view, function) or has_mixin(view):
         return ""
     mixin = "Put distlock_web.django.views.UntilCommitMixin in front of the base classes"
-    if isinstance(function, Once):  # above the permissions it would answer whoever has lost the right to ask
+    if function.once is not None:  # above the permissions it would answer whoever has lost the right to ask
         api = "Put @transaction.non_atomic_requests above @api_view, and leave once below it"
         return f"{api if is_api_view(view) else mixin}. "
     if is_api_view(view):

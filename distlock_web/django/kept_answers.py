@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.translation import get_language
 
-from ..locks.decorator import resolved_signature
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
+from ..locks.wrapping import resolved_signature
 from ..web import kept_answers
 from ..web.kept_answers import is_kept, keep, keep_value, not_kept
 

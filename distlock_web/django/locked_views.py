@@ -12,9 +12,9 @@ from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..locks.decorator import LockedFunction, closed_over, is_below, locks_on, wrapped
+from ..locks.call import LockedFunction, locks_on
 from ..locks.key_templates import bound_method
-from ..locks.once import Once
+from ..locks.wrapping import closed_over, is_below, wrapped
 from .ninja_errors import operations_of
 
 Callback = Callable[..., Any]
@@ -199,7 +199,7 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
     # once answers what it has answered to whoever has had the right.
     permissions = getattr(view_class, "permission_classes", ())
     kept = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
-    return (kept or isinstance(function, Once)) and any(
+    return (kept or function.once is not None) and any(
         getattr(each, "__name__", "") != "AllowAny" for each in permissions
     )
 

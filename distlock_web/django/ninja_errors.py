@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from django.http import HttpRequest
 
-from ..locks.decorator import closed_over, wrapped
+from ..locks.wrapping import closed_over, wrapped
 from ..web.error_responses import REFUSALS
 
 logger = logging.getLogger("distlock_web")

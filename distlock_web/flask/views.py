@@ -11,7 +11,8 @@ from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
-from ..locks.decorator import LockedFunction, locks_on, wrapped
+from ..locks.call import LockedFunction, locks_on
+from ..locks.wrapping import wrapped
 from ..web.view_checks import check_view, is_locked_elsewhere, registered_without_lock
 from .state import KEY
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import MethodType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
-from ..core.runtime import Runtime, drive
+from ..core.errors import ConfigurationError, KeyReused, LockBusy
 from ..core.setting import Duration, check_flag, check_seconds
 from . import call_site, hooks
-from .decorator import CallOptions, LockedFunction, decorator, take_key, undecorated
+from .call import Call, LockedFunction, decorator
+from .call_options import CallOptions, take_key
 from .events import log_fields
-from .hooks import Asked, Integration, RunningTask
+from .hooks import Asked, Integration
 from .key_templates import KeyInFront
-from .lease import Lease, OnLost
-from .options import Options, check_names, show_options
+from .lease import OnLost
+from .options import check_names, show_options
 from .plain_values import NotPlain, pack
 from .records import LOST, Record
 from .reentry import chain
-from .scope import Scope
+from .wrapping import undecorated
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -93,179 +93,63 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
         raise ConfigurationError('once needs to know how long it stays done: keep="24h".')
     keep = check_seconds(options["keep"], "keep")
     keeps_result = check_flag(options.get("result") or False, "result")
-    return decorator(partial(Once, keep=keep, keeps_result=keeps_result), options)
+    has_key = options.get("key") is not None
+    return decorator("once", options, partial(Once, keep=keep, keeps_result=keeps_result, has_key=has_key))
 
 
 show_options(once, OnceOptions)
 
 
-class _NoSuccess(Exception):
-    """No error: what was done is rolled back, and this goes no further."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-
-
-class Once(LockedFunction):
-    """What a function with ``once`` carries as ``__distlock__``."""
-
-    space = "once:"
-    decorator = "once"
+class Once:
+    """The two stages that ``once`` adds to the calls of a function: whose record it is, before the lock; the record."""
 
     def __init__(
         self,
+        locked: LockedFunction,
         function: Callable[..., Any],
-        lock_options: Options,
-        options: Mapping[str, Any],
         *,
         keep: float,
         keeps_result: bool,
+        has_key: bool,
     ) -> None:
-        super().__init__(function, lock_options, options)
-        self.has_key = options.get("key") is not None
-        if not self.has_key:
-            self._check_arguments(function)
-        if hooks.first(Integration.streams, self.function):
-            raise ConfigurationError(
-                f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
-                f"hold_at_least, or return a response that is made at once."
-            )
-        if self.on_backend_error == "open":
-            raise ConfigurationError(
-                f'{self.name}: once with on_backend_error="open" would repeat what is done, and record nothing; leave '
-                f"it out, or give a function that makes the answer."
-            )
         self.keep = keep
         self.keeps_result = keeps_result
-        lock_options.records = True
-
-    def _check_arguments(self, function: Callable[..., Any]) -> None:
-        """``ConfigurationError`` if calls that ask for different things would have one key, and so one answer."""
-        parameters = self.keys.signature.parameters
-        self.takes_object = next(iter(parameters), "") in ("self", "cls")
-        named = [name for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-        if named[self.takes_object :]:
-            fields = [name for name in named[self.takes_object :] if name != "request"]
-            if "request" not in named:
-                raise self._no_key(fields)
-            raise self._no_key([*fields, "request.headers[Idempotency-Key]"], "or all other requests get a 422")
-        if isinstance(function, MethodType):
-            self._check_object(function.__self__)
-        elif self.takes_object:
-            owner, _, own_name = self.function.__qualname__.rpartition(".")
-            if owner and not owner.endswith("<locals>") and own_name not in _OF_FRAMEWORKS:
-                raise self._no_key(["self.pk" if named == ["self"] else "cls.__name__"])
-        elif parameters:  # *args, that no object comes before
-            raise self._no_key([])
-
-    def _no_key(self, fields: list[str], harm: str = "or all calls get the first one's answer") -> ConfigurationError:
-        key = ":".join([self.name.rpartition(".")[2], *(f"{{{field}}}" for field in fields)])
-        return ConfigurationError(f'{self.name} has arguments: once needs a key, such as key="{key}", {harm}.')
-
-    def _check_object(self, made: object) -> None:
-        """``ConfigurationError`` if it is not an object that a framework makes, and makes one of.
-
-        A subclass has the same function, and would have the same record.
-        """
-        own = any(undecorated(each) is self.function for each in vars(type(made)).values())
-        if not own or not any(hasattr(made, verb) for verb in _MADE_BY_FRAMEWORKS):
-            raise self._no_key(["self.pk"])
-
-    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The same of a call without a key: what its object is, and what ``*args`` and ``**kwargs`` stand for."""
-        if self.takes_object:
-            self._check_object(args[0] if args else None)
-        if args[self.takes_object :] or kwargs.keys() - _OF_COMMANDS:
-            raise self._no_key([name for name in kwargs if name not in _OF_COMMANDS] or ["..."])
-
-    async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-        if not self.has_key and self.keys.signature.parameters:
-            self._check_call(args, kwargs)
-        scope = await super().scope(runtime, args, kwargs)
-        if len(scope.spec.names) > 1:
-            raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
-        scope.asked = await self.asked(args, kwargs)  # now, for the function may log somebody in
-        return scope
-
-    async def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
-        """Whose the record is: of a request, a digest of who asks for what; else the function's."""
-        asked: Asked | str | None = await hooks.afirst(Integration.asked, args, kwargs, self)
-        if isinstance(asked, Asked):
-            return asked
-        # Behind a colon stands what a function does that was made for one purpose: `distlock run` has one for all.
-        return Asked(asked or self.name, (asked or self._name_before).partition(":")[0])
-
-    @property
-    def _name_before(self) -> str:
-        """In format 1 the functions of the program that was started were all of ``__main__``."""
-        of_program = getattr(self.function, "__module__", None) == "__main__"
-        return f"__main__.{self.function.__qualname__}" if of_program else self.name
-
-    async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
-        (name,) = scope.spec.names
-        if chain.find_enclosing(scope.spec.store, name) is not None:
-            raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is running.", name=name)
-        self.refuse_open_transaction()
-        return await super().acquire(scope, task)
-
-    def refuse_open_transaction(self) -> None:
-        """``ConfigurationError`` if what is done may be rolled back after it was recorded."""
-        transaction = None if self.transactions is not None else call_site.open_transaction()
-        if transaction is not None:
+        self.has_key = has_key
+        self._one_call = None if has_key else _OneCall(locked, function)
+        if hooks.first(Integration.streams, locked.function):
             raise ConfigurationError(
-                f"{self.name}: once inside {transaction} would be recorded as done before that commits, even if it is "
-                f'rolled back. Let once open the transaction, with until="commit" (and database=), or call it outside '
-                f"the transaction."
+                f"{locked.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
+                f"hold_at_least, or return a response that is made at once."
             )
+        if locked.on_backend_error == "open":
+            raise ConfigurationError(
+                f'{locked.name}: once with on_backend_error="open" would repeat what is done, and record nothing; '
+                f"leave it out, or give a function that makes the answer."
+            )
+        locked.options.records = True
 
-    def _policy(self, name: str, default: Any) -> Any:
-        chosen = super()._policy(name, default)
-        return "raise" if chosen == "open" else chosen  # the store's setting is for locks
+    # Whose record it is ---------------------------------------------------------------------------------------------
 
-    def call(self, function: Callable[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """With ``until="commit"`` it is judged before the commit, which the record may be a part of."""
-        if self.transactions is None:
-            return super().call(function, scope, args, kwargs)
+    async def ask(self, call: Call) -> None:
+        if self._one_call is not None:
+            self._one_call.check(call.args, call.kwargs)
+        names = call.scope.spec.names
+        if len(names) > 1:
+            raise ConfigurationError(f"{call.locked.name}: once needs one key, not {len(names)}.")
+        call.scope.asked = await asked(call.locked, call.args, call.kwargs)  # now: the function may log somebody in
 
-        def run() -> Any:
-            result = function(*args, **kwargs)
-            self.refuse_unlocked(result)
-            drive(self.judge(result, scope, args, kwargs))
-            if scope.record is None:
-                raise _NoSuccess(result)
-            return result
+    def refuse(self, call: Call) -> None:
+        (name,) = call.scope.spec.names
+        if chain.find_enclosing(call.scope.spec.store, name) is not None:
+            message = f"{call.locked.name} calls itself with the same key, {name!r}, while it is running."
+            raise LockBusy(message, name=name)
+        _refuse_open_transaction(call.locked)
 
-        try:
-            return self.transactions.run(self.name, run, Lease(scope), self.database)
-        except _NoSuccess as failure:
-            return failure.result
-
-    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.succeeded(result, args, kwargs):
-            return
-        self.refuse_open_transaction()  # one that the function has begun, and not committed
-        kept = await hooks.afirst(Integration.answer_of, result, args, kwargs, self)
-        packed = LOST
-        if kept is None and self.keeps_result:
-            try:
-                packed = pack(result)
-            except NotPlain as why:  # the work is done all the same
-                logger.warning(
-                    "%s: recorded as done, but without its result: it %s. A repeated call will get None.",
-                    self.name, why, extra=scope.log_fields("done"),
-                )  # fmt: skip
-        assert scope.asked is not None  # noqa: S101 - `scope` has said it
-        scope.record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
-        scope.spec = scope.spec._replace(hold_at_least=self.keep)
-
-    async def rejected(
-        self, error: LockBusy | BackendUnavailable, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """It is done, or cannot run: the answer that it has given, or what the policy makes of it."""
-        if not isinstance(error, LockBusy) or error.record is None:
-            return await super().rejected(error, scope, args, kwargs)
+    async def answer(self, call: Call, error: LockBusy) -> Any:
+        locked, whose = call.locked, call.scope.asked
+        assert error.record is not None  # noqa: S101 - else it is not done
         record = Record.loads(error.record, error.name or "")
-        if scope.asked is None or not record.is_for(scope.asked):
+        if whose is None or not record.is_for(whose):
             raise KeyReused(
                 f"The key of {error.name!r} was used for another call: another function, other data, another caller or "
                 f"another address.",
@@ -273,15 +157,107 @@ class Once(LockedFunction):
             )
         answer = None
         if record.kept is not None:
-            answer = hooks.first(Integration.replay, record.kept, args, kwargs, self)
+            answer = hooks.first(Integration.replay, record.kept, call.args, call.kwargs, locked)
         if answer is not None:
             return answer.value
-        fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
+        fields = log_fields("done", locked.options.store, error.name or "", locked.keys.template, function=locked.name)
         ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
         is_lost = self.keeps_result and record.result is LOST
         logger.log(
             logging.WARNING if is_lost else logging.INFO,
-            "%s was done%s, and does not run again. Its key: %s%s", self.name, ago, error.name,
+            "%s was done%s, and does not run again. Its key: %s%s", locked.name, ago, error.name,
             ". Its result was not kept: this call gets None" if is_lost else "", extra=fields,
         )  # fmt: skip
         return record.answer() if self.keeps_result and not is_lost else None
+
+    # The record -----------------------------------------------------------------------------------------------------
+
+    async def record(self, call: Call, result: Any) -> None:
+        _refuse_open_transaction(call.locked)  # one that the function has begun, and not committed
+        scope = call.scope
+        kept = await hooks.afirst(Integration.answer_of, result, call.args, call.kwargs, call.locked)
+        packed = LOST
+        if kept is None and self.keeps_result:
+            try:
+                packed = pack(result)
+            except NotPlain as why:  # the work is done all the same
+                logger.warning(
+                    "%s: recorded as done, but without its result: it %s. A repeated call will get None.",
+                    call.locked.name, why, extra=scope.log_fields("done"),
+                )  # fmt: skip
+        assert scope.asked is not None  # noqa: S101 - `ask` has said it
+        scope.record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
+        scope.spec = scope.spec._replace(hold_at_least=self.keep)
+
+
+async def asked(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    """Whose the record of a call is: of a request, a digest of who asks for what; else the function's."""
+    found: Asked | str | None = await hooks.afirst(Integration.asked, args, kwargs, locked)
+    if isinstance(found, Asked):
+        return found
+    # Behind a colon stands what a function does that was made for one purpose: `distlock run` has one for all.
+    return Asked(found or locked.name, (found or _name_before(locked)).partition(":")[0])
+
+
+def _name_before(locked: LockedFunction) -> str:
+    """In format 1 the functions of the program that was started were all of ``__main__``."""
+    of_program = getattr(locked.function, "__module__", None) == "__main__"
+    return f"__main__.{locked.function.__qualname__}" if of_program else locked.name
+
+
+def _refuse_open_transaction(locked: LockedFunction) -> None:
+    """``ConfigurationError`` if what is done may be rolled back after it was recorded."""
+    transaction = None if locked.transactions is not None else call_site.open_transaction()
+    if transaction is not None:
+        raise ConfigurationError(
+            f"{locked.name}: once inside {transaction} would be recorded as done before that commits, even if it is "
+            f'rolled back. Let once open the transaction, with until="commit" (and database=), or call it outside '
+            f"the transaction."
+        )
+
+
+class _OneCall:
+    """A function without a key: all of its calls have to ask for the same, for they have one answer."""
+
+    def __init__(self, locked: LockedFunction, function: Callable[..., Any]) -> None:
+        """``ConfigurationError`` if calls that ask for different things would have one key."""
+        self._name, self._function = locked.name, locked.function
+        parameters = locked.keys.signature.parameters
+        self._has_arguments = bool(parameters)
+        self._takes_object = next(iter(parameters), "") in ("self", "cls")
+        named = [name for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        if named[self._takes_object :]:
+            fields = [name for name in named[self._takes_object :] if name != "request"]
+            if "request" not in named:
+                raise self._no_key(fields)
+            raise self._no_key([*fields, "request.headers[Idempotency-Key]"], "or all other requests get a 422")
+        if isinstance(function, MethodType):
+            self._check_object(function.__self__)
+        elif self._takes_object:
+            owner, _, own_name = self._function.__qualname__.rpartition(".")
+            if owner and not owner.endswith("<locals>") and own_name not in _OF_FRAMEWORKS:
+                raise self._no_key(["self.pk" if named == ["self"] else "cls.__name__"])
+        elif parameters:  # *args, that no object comes before
+            raise self._no_key([])
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The same of a call: what its object is, and what ``*args`` and ``**kwargs`` stand for."""
+        if not self._has_arguments:
+            return
+        if self._takes_object:
+            self._check_object(args[0] if args else None)
+        if args[self._takes_object :] or kwargs.keys() - _OF_COMMANDS:
+            raise self._no_key([name for name in kwargs if name not in _OF_COMMANDS] or ["..."])
+
+    def _check_object(self, made: object) -> None:
+        """``ConfigurationError`` if it is not an object that a framework makes, and makes one of.
+
+        A subclass has the same function, and would have the same record.
+        """
+        own = any(undecorated(each) is self._function for each in vars(type(made)).values())
+        if not own or not any(hasattr(made, verb) for verb in _MADE_BY_FRAMEWORKS):
+            raise self._no_key(["self.pk"])
+
+    def _no_key(self, fields: list[str], harm: str = "or all calls get the first one's answer") -> ConfigurationError:
+        key = ":".join([self._name.rpartition(".")[2], *(f"{{{field}}}" for field in fields)])
+        return ConfigurationError(f'{self._name} has arguments: once needs a key, such as key="{key}", {harm}.')

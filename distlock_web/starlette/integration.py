@@ -15,9 +15,9 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Send
 
-from ..locks.decorator import resolved_signature
 from ..locks.hooks import Answer, Args, Kwargs
 from ..locks.plain_values import unpack
+from ..locks.wrapping import resolved_signature
 from ..web import asgi
 from ..web.asked import CREDENTIALS, content_of, user_parts
 from ..web.framework import Given

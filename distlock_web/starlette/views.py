@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import Match
 
 from ..core.registry import Registry
-from ..locks.decorator import locks_on, wrapped
-from ..locks.once import Once
+from ..locks.call import locks_on
+from ..locks.wrapping import wrapped
 from ..web.view_checks import check_locks, is_locked_elsewhere, registered_without_lock
 
 _apps: WeakSet[Starlette] = WeakSet()
@@ -88,7 +88,7 @@ def has_once(scope: Any) -> bool:
     if endpoint is None:  # a middleware reads it
         return True
     functions = functions_of(endpoint)
-    return any(isinstance(locked, Once) for function in functions for locked in locks_on(function))
+    return any(locked.once is not None for function in functions for locked in locks_on(function))
 
 
 def mounted_apps(app: Starlette) -> Iterator[Starlette]:

@@ -23,7 +23,6 @@ from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import in_event_loop
 from ..locks.hooks import Answer, Args, Kwargs
 from ..locks.lease import Lease
-from ..locks.once import Once
 from .asked import CREDENTIALS, MAX_COMPARED, digest_of, form_parts, is_field_of_rendering, is_form, read_before
 from .framework import RefusedRequest, WebIntegration, is_hidden_view, is_view
 from .kept_answers import REPLAYED, keep, warn_of_lost
@@ -358,7 +357,7 @@ class ASGIIntegration(WebIntegration):
 
     def stream(self, result: Any, locked: Any, lease: Lease) -> Any | None:
         request = running.get()
-        if request is None or self.is_stream(result, locked) or not isinstance(locked, Once):
+        if request is None or self.is_stream(result, locked) or locked.once is None:
             return super().stream(result, locked, lease)
         lock = StreamLock.of_record(lease) if self._is_called(request, locked) else None
         if lock is None:

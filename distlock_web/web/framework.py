@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from ..core.request_id import current_request_id
 from ..locks import hooks
-from ..locks.decorator import LockedFunction, is_below, undecorated
+from ..locks.call import LockedFunction
 from ..locks.hooks import Args, Asked, Integration, Kwargs
 from ..locks.lease import Lease
-from ..locks.once import Once
 from ..locks.plain_values import unpack
+from ..locks.wrapping import is_below, undecorated
 from .error_responses import OFFERED_TO_PROGRAMS, ErrorResponse, Headers, Refusal, error_response, log_refused, offered
 from .kept_answers import Replay, keep, keep_value, replay, returned_class
 from .streaming import StreamLock
@@ -89,11 +89,11 @@ class WebIntegration(Integration):
     def not_found(self, args: Args, kwargs: Kwargs, locked: object) -> Exception | None:
         return None if self.called_view(args, kwargs, locked) is None else self.no_such_page()
 
-    def is_failure(self, result: Any, args: Args, kwargs: Kwargs, locked: object) -> bool:
+    def is_failure(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> bool:
         given = self.answer(result, self.called_view(args, kwargs, locked), locked)
         if given is None:
             return False
-        return is_failure(given.status, given.location, self.login_page(), is_for_others=isinstance(locked, Once))
+        return is_failure(given.status, given.location, self.login_page(), is_for_others=locked.once is not None)
 
     def streams(self, function: Callable[..., Any]) -> bool:
         return issubclass(returned_class(function), self.streaming)
@@ -140,7 +140,7 @@ def is_hidden_view(locked: Any, views: Iterable[Any]) -> bool:
     What such a one is around has a key of the request, and no ``result=True``: else it is a function that the view
     calls, whose value is nobody's response.
     """
-    if not isinstance(locked, Once) or "request" not in locked.keys.variables or locked.keeps_result:
+    if locked.once is None or "request" not in locked.keys.variables or locked.once.keeps_result:
         return False
     return any(is_below(view, locked.function) for view in views)
 

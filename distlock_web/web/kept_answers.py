@@ -111,7 +111,7 @@ def is_kept(kept: Mapping[str, Any]) -> bool:
 
 def warn_of_lost(result: Any, locked: Any) -> None:
     """Of a function in a request nothing is kept without ``result=True``, and it may be a view that is hidden."""
-    if result is not None and not getattr(locked, "keeps_result", False):
+    if result is not None and not locked.once.keeps_result:
         fields = {"lock_event": "done", "lock_function": locked.name}
         logger.warning(
             "%s was called in a request and is not its view. It returned a %s, and a repeated call will get None. "

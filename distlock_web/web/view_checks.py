@@ -15,8 +15,8 @@ from typing import Any
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.runtime import TASKS, THREADS
-from ..locks.decorator import LockedFunction, locks_on, wrapped
-from ..locks.once import Once
+from ..locks.call import LockedFunction, locks_on
+from ..locks.wrapping import wrapped
 
 
 def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, skipped: str) -> None:
@@ -27,7 +27,7 @@ def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, 
 
 def check_view(name: str, locked: LockedFunction, registry: Registry | None, skipped: str) -> None:
     """Raise ``ConfigurationError``. ``registry``: the app's own stores; ``skipped``: what becomes of a None."""
-    if isinstance(locked, Once) and not locked.has_key:
+    if locked.once is not None and not locked.once.has_key:
         raise ConfigurationError(
             f"The view {name}: once needs a key that says which requests are the same, such as "
             f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
 from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, once
-from distlock_web.locks.once import Once
+from distlock_web.locks.call import Call
 from tests.support.callers import Beside
 from tests.support.databases import Database, django_alias
 from tests.support.forking import begin_child, beside_threads, end_of
@@ -109,7 +109,7 @@ def test_the_second_call_gets_the_first_ones_answer(order: Order, engine: Engine
 def test_what_is_no_success_is_rolled_back(order: Order, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A 402 that the view returned was committed, left no record, and the next click wrote its rows again."""
     with monkeypatch.context() as patch:
-        patch.setattr(Once, "succeeded", lambda self, result, args, kwargs: result != 1)
+        patch.setattr(Call, "_succeeded", lambda self, result: result != 1)
         assert [order(engine, 1), order(engine, 1), order(engine, 2)] == [1, 1, 2]
     assert (orders(engine), records(engine)) == ([2], 1)
 

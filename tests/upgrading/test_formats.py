@@ -14,6 +14,7 @@ from sqlalchemy import text
 from distlock_web import ConfigurationError, attach, configure, lock, once
 from distlock_web.core.formats import BEFORE, NEWEST
 from distlock_web.locks.hooks import Asked
+from distlock_web.locks.once import asked
 from distlock_web.locks.records import LOST, Record
 from distlock_web.locks.transfer import Ticket
 from tests.support.stores.redlock import redlock_url
@@ -151,4 +152,4 @@ async def test_a_function_of_the_program_has_the_name_that_it_had(
     monkeypatch.setattr(program, "__spec__", None)
     monkeypatch.setattr(program, "__file__", "/srv/jobs.py", raising=False)
     locked: Any = once(key="nightly", keep=60)(job)
-    assert await locked.__distlock__.asked((), {}) == Asked("jobs.job", "__main__.job")
+    assert await asked(locked.__distlock__, (), {}) == Asked("jobs.job", "__main__.job")

@@ -43,8 +43,8 @@ from werkzeug.exceptions import NotFound
 from distlock_web import ConfigurationError, KeyReused, LockBusy, distributed_lockable, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
+from distlock_web.locks import once as module
 from distlock_web.locks.hooks import Asked
-from distlock_web.locks.once import Once
 from distlock_web.web.asked import MAX_COMPARED
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.kept_answers import MAX_KEPT
@@ -236,13 +236,13 @@ def test_the_second_click_gets_the_first_ones_answer(send: Send, case: str) -> N
 
 def test_who_asks_is_found_out_once_for_each_request(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the body, with all its files."""
-    asked, seen = Once.asked, []
+    asked, seen = module.asked, []
 
-    async def count(self: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
-        seen.append(await asked(self, args, kwargs))
+    async def count(*call: Any) -> Asked:
+        seen.append(await asked(*call))
         return seen[-1]
 
-    monkeypatch.setattr(Once, "asked", count)
+    monkeypatch.setattr(module, "asked", count)
     assert [send().replayed, send().replayed] == [False, True]
     assert len(seen) == 2
 
