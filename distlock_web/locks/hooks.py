@@ -299,7 +299,7 @@ def first(question: Callable[Concatenate[Any, P], R | None], *args: P.args, **kw
 
     Falsehood is none: it is what is said of what belongs to others.
     """
-    for each in _answering(question.__name__):
+    for each in integrations.installed.answering.get(question.__name__, ()):
         answer: R | None = getattr(each, question.__name__)(*args, **kwargs)
         if answer is not None and answer is not False:
             return answer
@@ -310,7 +310,7 @@ async def afirst(
     question: Callable[Concatenate[Any, P], Coroutine[Any, Any, R | None]], *args: P.args, **kwargs: P.kwargs
 ) -> R | None:
     """The same of a question whose answer is awaited."""
-    for each in _answering(question.__name__):
+    for each in integrations.installed.answering.get(question.__name__, ()):
         answer: R | None = await getattr(each, question.__name__)(*args, **kwargs)
         if answer is not None:
             return answer

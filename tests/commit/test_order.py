@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from distlock_web import LeaseLost, current_lease, distributed_lockable
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable
 from distlock_web.locks.lease import OnLost
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke
@@ -126,6 +126,34 @@ def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests
         return answer
 
     assert get(view).content == b"done"
+    assert history == ["acquire", "BEGIN", "view", "ROLLBACK", "release"]
+    assert not written()
+
+
+def _broken(result: object) -> bool:
+    raise ZeroDivisionError("the rule's own")
+
+
+@pytest.mark.parametrize(
+    ("success", "returned", "error", "message"),
+    [
+        (_broken, lambda: None, ZeroDivisionError, "the rule's own"),
+        (lambda result: True, lambda: (each for each in [1]), ConfigurationError, "returned a generator"),
+    ],
+    ids=["its success raises", "its body has not run"],
+)
+def test_what_fails_after_the_function_is_rolled_back_too(
+    history: list[str], success: Callable[[object], bool], returned: Callable[[], object], error: type, message: str
+) -> None:
+    """It was committed, and the caller was told of an exception: a retry did it again."""
+
+    @distributed_lockable(key="order", until="commit", hold_at_least=60, success=success)
+    def task() -> object:
+        work(history)
+        return returned()
+
+    with pytest.raises(error, match=message):
+        task()
     assert history == ["acquire", "BEGIN", "view", "ROLLBACK", "release"]
     assert not written()
 
