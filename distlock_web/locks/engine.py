@@ -36,7 +36,8 @@ from ..core.backend import Busy, Claim, Granted, Port, retry_once
 from ..core.errors import BackendUnavailable, NotHeld, NotSent
 from ..core.runtime import new_token, now
 from . import events, watchdog
-from .ending import abort, cancel_quietly, undo
+from .completion import cancel_quietly, undo
+from .ending import abort
 from .reentry import chain
 from .reentry.entering import enter_again
 from .refused import busy_error, tell_of_rejection
