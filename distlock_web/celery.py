@@ -24,15 +24,15 @@ from .core.backend import retry_once
 from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy, NotHeld
 from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
 from .core.setting import Duration, check_flag, check_seconds
-from .locks import ending, engine, events
+from .locks import ending, engine, events, handover
 from .locks.call import Call, LockedFunction, acquire
 from .locks.events import log_fields
+from .locks.handover import Ticket
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease, scope_of
 from .locks.lock import aattach, attach
 from .locks.reentry import chain
 from .locks.scope import Scope, Spec
-from .locks.transfer import Ticket
 
 __all__ = ["Unique", "unique"]
 
@@ -323,7 +323,7 @@ class CeleryRun:
         if scope is not None and scope.alive:
             transit = self._transit + _seconds_until(self._task.app, headers.get("eta"))
             try:
-                self._ticket = drive(ending.detach(scope, transit, THREADS, nested=True))
+                self._ticket = drive(handover.detach(scope, transit, THREADS, nested=True))
                 self._scope = None  # not sooner: what could not be handed on ends with the run
             except DistLockError as error:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"

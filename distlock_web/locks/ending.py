@@ -6,7 +6,7 @@
                      ``release``, by hand   the same                  what fails
     lost             either of them         cancel, of what an        LeaseLost: at the end of a block as on_lost
                                             extension may have left   says, never in place of its own exception
-    handed over      ``detach``             detach; if that fails,    the ticket, or what failed, and at the end of a
+    handed over      ``handover.detach``    detach; if that fails,    the ticket, or what failed, and at the end of a
                                             cancel of both owners     block LeaseLost as for one that is lost
     never begun      ``abort``              release of what it had    what stopped it
     interrupted      any of them            the same again, by the    the interruption
@@ -32,14 +32,13 @@ from functools import partial
 from typing import Any
 
 from ..core import integrations
-from ..core.backend import CallersTransaction, Loss, Port, retry_once
-from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld, NotSent
-from ..core.runtime import TASKS, THREADS, Runtime, Token, drive, now
+from ..core.backend import CallersTransaction, Loss, Port
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
+from ..core.runtime import TASKS, THREADS, Runtime, drive, now
 from .completion import cancel_quietly, note_unreleased, shielded, undo
 from .hold import Hold
 from .reentry import chain
-from .scope import Scope, names_of
-from .transfer import Ticket
+from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 
@@ -140,77 +139,6 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
     scope.let_go()
     if scope.acquired:
         await undo(error, scope, partial(release_all, scope, success=success))
-
-
-async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool = False) -> str:
-    """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds.
-
-    ``nested``: also where blocks inside of it go on; these are without their lock then.
-    """
-    scope.check_usable()
-    if scope.reentered or (not nested and any(hold.depth > 1 for hold in scope.acquired)):
-        raise ConfigurationError(
-            f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
-        )
-    if not scope.spec.store.backend.capabilities.transfer:
-        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over (detach, attach).")
-    if scope.spec.limit > 1:
-        raise ConfigurationError(
-            f"The lock {names_of(scope)} has several holders (limit, shared): its lease cannot be handed over. Let "
-            f"the receiver take its own place."
-        )
-    if not scope.acquired:
-        raise NotHeld("There is no lock to hand over: this call was let through without one.")
-    if scope.asked:
-        raise ConfigurationError(
-            f"{names_of(scope)} is a lease of once, which cannot be handed over: its record is written where it "
-            f"began. Start the work elsewhere with its own lock or once."
-        )
-    ticket = Ticket.of(scope)
-    try:
-        if scope.close(runtime):
-            await runtime.shield(_hand_over(scope, ticket.proof, transit))
-            chain.leave(scope)
-            return ticket.text
-    except BaseException as error:
-        # Nobody has the ticket: nothing may stay behind that only the ticket can take on. So a block that goes on has
-        # no lock from here on, and its end says so.
-        scope.close(runtime)  # a signal's exception may have come before
-        scope.without(scope.acquired[0], "unreachable")
-        if scope.in_block:
-            scope.reopen()
-        else:
-            chain.leave(scope)
-        await undo(error, scope, partial(_take_back, scope, ticket.proof, transit))
-        raise
-    raise scope.over_error()
-
-
-async def _hand_over(scope: Scope, proof: Token, transit: float) -> None:
-    scope.let_go()
-    port = scope.spec.store.port(scope.runtime)
-    for hold in scope.acquired:
-        if not hold.begin_release():
-            raise hold.lost_error()
-        try:
-            loss = await retry_once(port.detach, hold.claim, proof, transit)
-        except DistLockError as error:
-            hold.tell_of_failure("transfer", error)
-            raise
-        if loss is not None:
-            hold.lose(loss)
-            raise hold.lost_error()
-        hold.released("detached")
-
-
-async def _take_back(scope: Scope, proof: Token, transit: float, port: Port) -> None:
-    scope.let_go()
-    for hold in scope.acquired:
-        claim = hold.claim_to_the_end
-        for token in (proof, claim.token):
-            await cancel_quietly(scope, claim._replace(token=token, expire=max(claim.expire, transit)), port)
-        if hold.begin_release():
-            hold.released("")
 
 
 # What is sent -------------------------------------------------------------------------------------------------------

@@ -29,28 +29,23 @@ what is extended in ``watchdog.py``.
 
 from __future__ import annotations
 
-from functools import partial
-
 from ..core import integrations
 from ..core.backend import Busy, Claim, Granted, Port, retry_once
-from ..core.errors import BackendUnavailable, NotHeld, NotSent
+from ..core.errors import BackendUnavailable, NotSent
 from ..core.runtime import new_token, now
-from . import events, watchdog
+from . import events, handover, watchdog
 from .completion import cancel_quietly, undo
 from .ending import abort
+from .handover import Ticket
 from .reentry import chain
 from .reentry.entering import enter_again
 from .refused import busy_error, tell_of_rejection
 from .scope import Scope
-from .transfer import Ticket
 
 #: Seconds between two questions to a store that does not answer while we wait for a lock.
 UNREACHABLE_RECHECK_SECONDS = 0.25
 #: Seconds to pause after a question that was refused sooner than that.
 REFUSED_PAUSE = 0.05
-#: For how long a store that does not answer is to remember, in seconds, that a transit is over: no ticket says when it
-#: ends.
-LONGEST_TRANSIT = 3600.0
 
 
 async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
@@ -65,7 +60,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         for name in spec.names:
             scope.waited = 0.0
             if ticket is not None:
-                await _take_on(scope, port, name, ticket)
+                await handover.take_on(scope, port, name, ticket)
             elif chain.find_enclosing(spec.store, name) is None or not await enter_again(scope, port, name, until):
                 await _take(scope, port, name, until)
         if scope.has_waited and scope.acquired and len(scope.holds) > 1:
@@ -80,10 +75,8 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)
-        # Some of its locks were ours until now: nobody can take on all of them with the ticket. Where not even the
-        # first was to be had, another use of the ticket may be taking them on.
-        if ticket is not None and scope.acquired and len(spec.names) > 1:
-            await undo(error, scope, partial(_end_transit, scope, ticket))
+        if ticket is not None:
+            await handover.end_transit(scope, ticket, error)
         tell_of_rejection(scope, error)
         raise
 
@@ -119,36 +112,6 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
         if hold.waited:
             hold.tell("waited")
         hold.tell("acquired")
-
-
-async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
-    """Take one name from whoever has handed it over."""
-    spec = scope.spec
-    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant())
-    try:
-        granted = await retry_once(port.attach, claim, ticket.proof)
-        # Another fence is another acquisition than the one that was handed over: a failover has forgotten that one.
-        if granted is None or granted.fence != ticket.fences[name]:
-            raise NotHeld(
-                f"The lock {name!r} cannot be attached: the ticket was used before, came too late or was altered.",
-                name=name,
-            )
-        hold = scope.add(claim, granted)
-    except BaseException as error:
-        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
-        raise
-    if ticket.keep:
-        hold.keep_until = hold.since + ticket.keep
-    if events.listeners:
-        hold.tell("acquired", "attached")
-
-
-async def _end_transit(scope: Scope, ticket: Ticket, port: Port) -> None:
-    """Free the locks that are still in transit, instead of at its end."""
-    taken_on = {hold.name for hold in scope.acquired}
-    for name in scope.spec.names:
-        if name not in taken_on:
-            await cancel_quietly(scope, Claim(name, ticket.proof, LONGEST_TRANSIT), port)
 
 
 async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:

@@ -12,7 +12,7 @@ from ..core.keys import shorten, whole_key
 from ..core.process import check_process
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now, refuse_in_event_loop
 from ..core.setting import Duration, check_seconds, check_timeout
-from . import ending, watchdog
+from . import ending, handover, watchdog
 from .elsewhere import refuse_arguments
 from .hold import State
 from .reentry import chain
@@ -272,11 +272,11 @@ class Lease:
         log it.
         """
         refuse_in_event_loop("`await lease.adetach()`")
-        return drive(ending.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
+        return drive(handover.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
 
     async def adetach(self, transit: Duration = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await ending.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
+        return await handover.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
 
     def _check_extension(self, expire: Duration | None) -> float | None:
         return None if expire is None else self._check_lifetime(expire, "expire", or_none=", or None")

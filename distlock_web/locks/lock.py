@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 from ..core.backend import retry_once
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
-from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
-from ..core.setting import Duration, check_flag, check_seconds, shown
+from ..core.setting import Duration, shown
 from . import ending, engine
 from .call_site import call_site
 from .elsewhere import refuse_arguments
+from .handover import Ticket, receiver
 from .lease import Lease
 from .options import LockOptions, Options, options_of, show_options
 from .reentry import chain
 from .reentry.chain import CALLED, STACKED, STACKS, STANDS_STILL
-from .scope import Opener, Scope, Spec
-from .transfer import Ticket
+from .scope import Opener, Scope
 
 
 class Lock:
@@ -206,20 +205,7 @@ async def aattach(ticket: str, *, expire: Duration | None = None, renew: bool | 
 
 async def _attach(text: str, expire: Duration | None, renew: bool | None, runtime: Runtime, site: str) -> Lease:
     ticket = Ticket.loads(text)
-    store = registry().store(ticket.store)
-    shortest = store.backend.capabilities.min_expire
-    spec = Spec(
-        store=store,
-        names=tuple(ticket.fences),
-        expire=ticket.expire if expire is None else check_seconds(expire, "expire", minimum=shortest),
-        wait=0.0,
-        renew=ticket.renew if renew is None else check_flag(renew, "renew"),
-        renew_for=ticket.renew_for,
-        hold_at_least=ticket.hold_at_least,
-        template=site,
-        prefix=ticket.prefix,
-    )
-    scope = Scope(spec, runtime, in_block=False)
+    scope = receiver(ticket, expire, renew, runtime, site)
     try:
         await engine.acquire(scope, ticket)
         return Lease(scope)

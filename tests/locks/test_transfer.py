@@ -15,11 +15,11 @@ from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, NotH
 from distlock_web.core.backend import Claim, Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import engine
+from distlock_web.locks import engine, handover
 from distlock_web.locks.events import Event, subscribe, unsubscribe
+from distlock_web.locks.handover import Ticket
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.scope import Scope
-from distlock_web.locks.transfer import Ticket
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import SOON, eventually
@@ -41,7 +41,7 @@ def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each later try failed at the first name, and the others were taken for all the time of the transit."""
-    injector, take_on = FaultInjector(registry().store("default")), engine._take_on
+    injector, take_on = FaultInjector(registry().store("default")), handover.take_on
 
     async def take_on_the_first(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
         if name != "disLock:a":
@@ -50,7 +50,7 @@ def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
 
     ticket = lock(["a", "b", "c"]).acquire().detach(transit=600)
     with monkeypatch.context() as patched, pytest.raises(BackendUnavailable):
-        patched.setattr(engine, "_take_on", take_on_the_first)
+        patched.setattr(handover, "take_on", take_on_the_first)
         attach(ticket)
     assert held() == {}
 
@@ -59,15 +59,15 @@ def test_of_a_ticket_that_is_used_twice_at_once_the_first_use_goes_on(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one found the first lock gone, and freed the second under the hands of the first use."""
-    ticket, take_on = lock(["a", "b"]).acquire().detach(transit=600), engine._take_on
+    ticket, take_on = lock(["a", "b"]).acquire().detach(transit=600), handover.take_on
 
     async def take_on_and_use_again(scope: Scope, port: Port, name: str, given: Ticket) -> None:
         await take_on(scope, port, name, given)
-        monkeypatch.setattr(engine, "_take_on", take_on)
+        monkeypatch.setattr(handover, "take_on", take_on)
         with pytest.raises(NotHeld):
             contextvars.Context().run(attach, ticket)
 
-    monkeypatch.setattr(engine, "_take_on", take_on_and_use_again)
+    monkeypatch.setattr(handover, "take_on", take_on_and_use_again)
     lease = attach(ticket)
     assert set(held()) == {"disLock:a", "disLock:b"}
     lease.release()

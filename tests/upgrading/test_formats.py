@@ -13,10 +13,10 @@ from sqlalchemy import text
 
 from distlock_web import ConfigurationError, attach, configure, lock, once
 from distlock_web.core.formats import BEFORE, NEWEST
+from distlock_web.locks.handover import Ticket
 from distlock_web.locks.hooks import Asked
 from distlock_web.locks.once import asked
 from distlock_web.locks.records import LOST, Record
-from distlock_web.locks.transfer import Ticket
 from tests.support.stores.redlock import redlock_url
 from tests.support.stores.sql import somebody_elses
 from tests.support.stores.zookeeper import zookeeper_client

@@ -30,6 +30,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
     "completion": ("locks/completion.py", LOCKS),
+    "handover": ("locks/handover.py", LOCKS),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
 }
 

@@ -240,10 +240,13 @@ MUTANTS: dict[str, Mutant] = {
         "memory-nested-8", "locks/reentry/entering.py", "            _check_limit(spec, hold)\n", ""
     ),
     "a hand-over forgets what nested blocks keep taken": Mutant(
-        "memory-nested-288", "locks/engine.py", "        hold.keep_until = hold.since + ticket.keep\n", "        pass\n"
+        "memory-nested-288",
+        "locks/handover.py",
+        "        hold.keep_until = hold.since + ticket.keep\n",
+        "        pass\n",
     ),
     "a hand-over forgets hold_at_least": Mutant(
-        "memory-nested-4", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
+        "memory-nested-4", "locks/handover.py", "        hold_at_least=ticket.hold_at_least,\n", ""
     ),
     "in a cluster a node is believed that knows no slots": Mutant(
         "cluster-0", "backends/redis/cluster/topology.py", "            if not any(owners):", "            if False:"
