@@ -20,8 +20,9 @@ from django.db.backends.signals import connection_created
 from ..core.backend import StatementResult
 from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
+from ..locks.commit import before_commit, rolled_back, transaction_begun
 from ..locks.hooks import Context
-from ..locks.lease import Lease, before_commit, rolled_back, transaction_begun
+from ..locks.lease import Lease
 from .databases import address_of
 
 R = TypeVar("R")

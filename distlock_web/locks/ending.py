@@ -11,8 +11,8 @@
     never begun      ``abort``              release of what it had    what stopped it
     interrupted      any of them            the same again, by the    the interruption
                                             blocking port
-    done, with the   ``record_within``,     a record, in that         LeaseLost, so that the transaction is rolled back
-    transaction      then ``end``           transaction; release
+    done, with the   ``commit.py``, then    a record, in that         LeaseLost, so that the transaction is rolled back
+    transaction      ``end``                transaction; release
     its parent's     any of them            nothing: this is a fork   nothing; by hand NotHeld
 
 Whatever comes meanwhile, what was begun is completed (``completion.py``). What cannot be released ends with its lease.
@@ -27,14 +27,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from ..core import integrations
-from ..core.backend import CallersTransaction, Loss, Port
+from ..core.backend import Loss, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now
+from . import commit
 from .completion import cancel_quietly, note_unreleased, shielded, undo
 from .hold import Hold
 from .reentry import chain
@@ -73,7 +72,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             raise loss()
         _tell_of_loss(scope, loss(), error)
     elif error is None and integrations.installed.open_transactions:
-        scope.warn_once()
+        commit.warn_once(scope)
 
 
 def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:
@@ -99,32 +98,6 @@ def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False)
         scope.runtime = THREADS
         drive(_leave_nothing(scope, interruption, success=error is None))
         raise
-
-
-def store_in(scope: Scope, transactions: Sequence[CallersTransaction]) -> CallersTransaction | None:
-    """Of these transactions of a caller's, the one in the database where ``once`` keeps its records; None: none is."""
-    backend: Any = scope.spec.store.backend
-    if not scope.asked or not hasattr(backend, "record_within"):
-        return None
-    return next((each for each in transactions if backend.is_at(each.address)), None)
-
-
-def record_within(scope: Scope, transaction: CallersTransaction) -> None:
-    """Write the record in the caller's transaction, the last before that commits. The release comes after the commit.
-
-    ``LeaseLost``: it must not commit.
-    """
-    backend: Any = scope.spec.store.backend
-    (hold,) = scope.acquired
-    since = now()
-    cooldown = hold.since + scope.spec.hold_at_least - since
-    if scope.record is None or cooldown <= 0:  # it took longer than it stays done
-        return
-    loss: Loss | None = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)
-    if loss is not None:
-        hold.lose(loss)
-        raise hold.lost_error()
-    hold.keep_by_record(since, cooldown)
 
 
 async def abort(scope: Scope, error: BaseException) -> None:

@@ -33,7 +33,7 @@ from ..core import integrations
 from ..core.backend import Busy, Claim, Granted, Port, retry_once
 from ..core.errors import BackendUnavailable, NotSent
 from ..core.runtime import new_token, now
-from . import events, handover, watchdog
+from . import commit, events, handover, watchdog
 from .completion import cancel_quietly, undo
 from .ending import abort
 from .handover import Ticket
@@ -71,7 +71,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         if spec.renew or spec.on_lost not in ("raise", "warn"):
             watchdog.register(scope)
         if integrations.installed.open_transactions:
-            scope.warn_once()
+            commit.warn_once(scope)
         chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Literal, Never, TypeAlias
 
-from ..core.backend import CallersTransaction
 from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
 from ..core.process import check_process
@@ -289,42 +288,6 @@ class Lease:
 def scope_of(lease: Lease) -> Scope:
     """What the lease is a handle of; for the parts of this package that stand above it."""
     return lease._scope
-
-
-def transaction_begun(lease: Lease, transaction: CallersTransaction) -> None:
-    """The first in a transaction of ``until="commit"``: its record is written at the end of it, perhaps."""
-    scope = lease._scope
-    backend: Any = scope.spec.store.backend
-    if ending.store_in(scope, [transaction]) is not None and backend.one_writer:
-        backend.begin_within(transaction)
-
-
-def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> None:
-    """The last before the commit of ``until="commit"``, in one database or several. ``LeaseLost`` has to roll it back.
-
-    The lease is extended: the commit has a full one before it. A record is written in the transaction, if the store is
-    in that database, and there is no other that may fail to commit.
-    """
-    scope = lease._scope
-    if scope.asked and scope.record is None:
-        raise ConfigurationError(
-            f'{scope.spec.function}: once with until="commit" commits when the function has ended, together with the '
-            f"record that it is done. The function must not commit by itself: leave out commit() and session.begin(), "
-            f"and call flush() where it needs what the database has made."
-        )
-    at_store = ending.store_in(scope, transactions)
-    backend: Any = scope.spec.store.backend
-    if at_store is not None and backend.one_writer:  # to extend would wait for the end of this very transaction
-        lease.raise_if_lost()
-    else:
-        lease.extend()
-    if at_store is not None and len(transactions) == 1:
-        ending.record_within(scope, at_store)
-
-
-def rolled_back(lease: Lease) -> None:
-    """Without an exception: what was done is undone, so there is nothing to record."""
-    lease._scope.leave_no_record()
 
 
 def current_lease() -> Lease | None:

@@ -10,9 +10,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..core.errors import ConfigurationError, KeyReused, LockBusy
 from ..core.setting import Duration, check_flag, check_seconds
-from . import call_site, hooks
+from . import hooks
 from .call import Call, LockedFunction, decorator
 from .call_options import CallOptions, take_key
+from .commit import open_transaction
 from .events import log_fields
 from .hooks import Asked, Integration
 from .key_templates import KeyInFront
@@ -207,7 +208,7 @@ def _name_before(locked: LockedFunction) -> str:
 
 def _refuse_open_transaction(locked: LockedFunction) -> None:
     """``ConfigurationError`` if what is done may be rolled back after it was recorded."""
-    transaction = None if locked.transactions is not None else call_site.open_transaction()
+    transaction = None if locked.transactions is not None else open_transaction()
     if transaction is not None:
         raise ConfigurationError(
             f"{locked.name}: once inside {transaction} would be recorded as done before that commits, even if it is "

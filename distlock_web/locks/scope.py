@@ -16,7 +16,7 @@ from ..core.process import Process, check_process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Runtime, in_event_loop, now
-from . import call_site, events
+from . import events
 from .hold import Hold, State
 from .hooks import Asked
 
@@ -237,11 +237,6 @@ class Scope:
         if self._unwatch is not None:
             self._unwatch()
         self._unwatch = stop
-
-    def warn_once(self) -> None:
-        """Warn, once, if the running code is inside a transaction that ends after this block."""
-        if self.acquired and not self.warned:
-            self.warned = call_site.warn_of_open_transaction(self.spec.function, self.spec.code)
 
     # When it is lost ----------------------------------------------------------------------------------------------
 

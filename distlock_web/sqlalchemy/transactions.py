@@ -14,8 +14,9 @@ from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..core.integrations import Row
 from ..core.request_id import ask_user
+from ..locks.commit import before_commit, transaction_begun
 from ..locks.hooks import Context, Integration, TransactionManager
-from ..locks.lease import Lease, before_commit, transaction_begun
+from ..locks.lease import Lease
 from .begun import connections_of, may_be_ended
 from .fencing import refusing_stale
 

@@ -29,6 +29,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "refused": ("locks/refused.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
+    "commit": ("locks/commit.py", [*LOCKS, COMMIT]),
     "completion": ("locks/completion.py", LOCKS),
     "handover": ("locks/handover.py", LOCKS),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
