@@ -123,7 +123,7 @@ class Program:
         for module in self._modules.values():
             system.put_into(module)
         # A store loads its backend by name: it has to find this copy's.
-        self["core.registry"].import_module = self._modules.__getitem__
+        self["core.loading"].import_module = self._modules.__getitem__
         self.lock = self._modules[NAME].lock
         *_, self.storm = self.load(*CALLERS)
 
