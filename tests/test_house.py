@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distlock_web import Lease
-from distlock_web.core.config import EXTRAS, SCHEMES
+from distlock_web.core.config import STORES, StoreConfig
 from tests.support import source
 from tests.support.source import FILES, PACKAGE, PROJECT, below, imported_names, imports, shown
 
@@ -105,7 +105,8 @@ def test_each_part_imports_only_what_is_below_it(name: str) -> None:
 def drivers(backend: str) -> set[str]:
     """The modules that its extras bring: that with its name, and one for each kind of its servers."""
     brought = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    extras = {backend, *(EXTRAS.get(scheme, backend) for scheme, of in SCHEMES.items() if of == backend)}
+    schemes = STORES[backend].schemes
+    extras = {backend, *(StoreConfig("", backend, f"{scheme}://").extra for scheme in schemes)}
     needed = " ".join(one for extra in sorted(extras) for one in brought.get(extra, ()))
     return set(re.findall(r"(?:^| )([\w-]+)", needed)) - {"distlock_web"}
 

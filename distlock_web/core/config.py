@@ -5,69 +5,130 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .errors import ConfigurationError
 from .formats import BEFORE
 from .location import without_credentials
 from .setting import (
     DOTTED,
-    POLICIES,
+    ON_BACKEND_ERROR,
+    ON_BUSY,
+    ON_LOST,
+    Setting,
+    Settings,
     check_flag,
     check_format,
+    check_known,
     check_mapping,
     check_prefix,
     check_seconds,
     check_seconds_or_none,
     check_text,
-    read_policy,
     shown,
+    table,
     unknown_name,
 )
 
-#: Those of ours, and the schemes of a LOCATION that means one; a driver may follow a scheme: ``mysql+pymysql://``.
-_OURS = {
-    "redis": ("redis.RedisBackend", "redis rediss unix redis+sentinel rediss+sentinel"),
-    "redis-cluster": ("redis.cluster.ClusterBackend", "redis+cluster rediss+cluster"),
-    "redlock": ("redlock.RedlockBackend", "redlock"),
-    "sql": ("sql.SQLBackend", "mysql mariadb postgresql postgres sqlite"),
-    "zookeeper": ("zookeeper.ZooKeeperBackend", "zookeeper"),
-    "memory": ("memory.MemoryBackend", "memory"),
+
+class KnownStore(NamedTuple):
+    """A store of ours."""
+
+    path: str  #: of its class, below ``distlock_web.backends``
+    extra: str  #: what to install for it
+    schemes: tuple[str, ...]  #: of a ``LOCATION`` that means it; a driver may follow one: ``mysql+pymysql://``
+
+
+STORES = {
+    "redis": KnownStore(
+        "redis.RedisBackend", "redis", ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+    ),
+    "redis-cluster": KnownStore("redis.cluster.ClusterBackend", "redis", ("redis+cluster", "rediss+cluster")),
+    "redlock": KnownStore("redlock.RedlockBackend", "redis", ("redlock",)),
+    "sql": KnownStore("sql.SQLBackend", "sql", ("mysql", "mariadb", "postgresql", "postgres", "sqlite")),
+    "zookeeper": KnownStore("zookeeper.ZooKeeperBackend", "zookeeper", ("zookeeper",)),
+    "memory": KnownStore("memory.MemoryBackend", "memory", ("memory",)),
 }
-BACKENDS = {name: f"distlock_web.backends.{path}" for name, (path, _) in _OURS.items()}
-SCHEMES = {scheme: name for name, (_, schemes) in _OURS.items() for scheme in schemes.split()}
-#: What to install for a backend, or for a scheme of its LOCATION, where the extra has another name.
-EXTRAS = {
-    "redis-cluster": "redis",
-    "redlock": "redis",
-    "mariadb": "mysql",
+_BY_SCHEME = {scheme: name for name, store in STORES.items() for scheme in store.schemes}
+#: What to install for a kind of database, with its driver.
+_EXTRAS = {
     "mysql": "mysql",
-    "postgres": "postgresql",
+    "mariadb": "mysql",
     "postgresql": "postgresql",
+    "postgres": "postgresql",
     "sqlite": "sqlite",
 }
-#: What names begin with where no ``PREFIX`` is set: that of the seeds.
-DEFAULT_PREFIX = "disLock:"
+
+
+def _backend(given: object, setting: str) -> str:
+    backend = check_text(given, setting)
+    if backend not in STORES and not DOTTED.fullmatch(backend):
+        known = unknown_name(f"{setting} names", backend, STORES)
+        raise ConfigurationError(f"{known} A dotted path of a class is accepted as well.")
+    return backend
+
+
+#: The settings of a store.
+SETTINGS = table(
+    Setting(
+        "BACKEND", _backend, "redis",
+        "which [store](which-store.md), or [a class of your own](backends.md)",
+        "from `LOCATION`; SQL with `DATABASE`; else Redis",
+    ),
+    Setting(
+        "LOCATION", check_text, "",
+        "the store's address: `redis://host:port/db`, `postgresql://…`, `zookeeper://…`",
+        "Redis and ZooKeeper: this machine, the usual port",
+    ),
+    Setting("CACHE", check_text, "", "instead of `LOCATION`: the Redis of a Django cache"),
+    Setting("DATABASE", check_text, "", "instead of `LOCATION`: a [database](sql.md) of Django"),
+    Setting(
+        "PREFIX", check_prefix, "disLock:",
+        "what all names begin with. [Two projects on one server](which-store.md#two-projects-on-one-server) need two",
+    ),
+    Setting("EXPIRE", check_seconds, 10.0, "default of the option `expire`"),
+    Setting("WAIT", partial(check_seconds_or_none, zero=True), 0.0, "default of the option `wait`"),
+    Setting("RENEW", check_flag, False, "default of the option `renew`"),
+    Setting("ON_BUSY", ON_BUSY.read, "raise", "default of the option `on_busy`, also as the dotted path of a callable"),
+    Setting("ON_LOST", ON_LOST.read, "raise", "default of the option `on_lost`, also as the dotted path of a callable"),
+    Setting(
+        "ON_BACKEND_ERROR", ON_BACKEND_ERROR.read, "raise",
+        "default of the option `on_backend_error`, also as the dotted path of a callable",
+    ),
+    Setting(
+        "OPTIONS", check_mapping, {},
+        "options of the store: `password`, `socket_timeout`, … ([Redis](redis.md#options), "
+        "[Redlock](redlock.md#options), [SQL](sql.md#options), [ZooKeeper](zookeeper.md#options))",
+    ),
+    Setting(
+        "FORMAT", check_format, BEFORE,
+        "the [format of what is stored](upgrading.md#a-new-version-of-this-library): 1, or 2 when all processes "
+        "read it",
+    ),
+)  # fmt: skip
+
+
+_DEFAULTS = {name: row.default for name, row in SETTINGS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """One alias of ``DISTLOCK``: where its locks live and what they default to."""
+    """One alias of ``DISTLOCK``: where its locks live, and what they default to. ``SETTINGS`` explain each field."""
 
     alias: str
-    backend: str = "redis"  #: an alias of ours or a dotted path
-    location: str = field(default="", repr=False)  #: may have a password in it
-    cache: str = ""  #: a Django cache whose server is used, in place of ``location``
-    database: str = ""  #: a database of Django, in place of ``location``
-    prefix: str = DEFAULT_PREFIX
-    expire: float = 10.0
-    wait: float | None = 0.0
-    renew: bool = False
-    on_busy: str | Callable[..., Any] = "raise"
-    on_lost: str | Callable[..., Any] = "raise"
-    on_backend_error: str | Callable[..., Any] = "raise"
+    backend: str = _DEFAULTS["BACKEND"]
+    location: str = field(default=_DEFAULTS["LOCATION"], repr=False)  #: may have a password in it
+    cache: str = _DEFAULTS["CACHE"]
+    database: str = _DEFAULTS["DATABASE"]
+    prefix: str = _DEFAULTS["PREFIX"]
+    expire: float = _DEFAULTS["EXPIRE"]
+    wait: float | None = _DEFAULTS["WAIT"]
+    renew: bool = _DEFAULTS["RENEW"]
+    on_busy: str | Callable[..., Any] = _DEFAULTS["ON_BUSY"]
+    on_lost: str | Callable[..., Any] = _DEFAULTS["ON_LOST"]
+    on_backend_error: str | Callable[..., Any] = _DEFAULTS["ON_BACKEND_ERROR"]
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    format: int = BEFORE  #: in which things are stored: see ``formats.py``
+    format: int = _DEFAULTS["FORMAT"]  #: in which things are stored: see ``formats.py``
     #: What a framework has for ``cache`` or ``database``, made when the backend asks for it.
     resource: Callable[[], object] | None = None
 
@@ -77,35 +138,43 @@ class StoreConfig:
         beside = {"LOCATION": self.location, "CACHE": self.cache, "DATABASE": self.database, "OPTIONS": self.options}
         return tuple(name for name, value in beside.items() if value)
 
-    def check_options(self, known: tuple[str, ...]) -> None:
-        """``ConfigurationError`` for an option that this backend does not have."""
-        for name in self.options:
-            if name not in known:
-                raise ConfigurationError(unknown_name(f'{self._where}["OPTIONS"] has', name, known))
+    def read_options(self, rows: Settings) -> dict[str, Any]:
+        """The value of each of a store's rows, checked, or its default. ``ConfigurationError`` for any other name."""
+        check_known(self.options, rows, f'{self.where}["OPTIONS"] has')
+        return {
+            name: row.check(self.options[name], self.option(name)) if name in self.options else row.default
+            for name, row in rows.items()
+        }
 
-    def seconds(self, option: str, default: float, *, zero: bool = False, minimum: float = 0.0) -> float:
-        """A time of ``OPTIONS``."""
-        setting = f'{self._where}["OPTIONS"][{option!r}]'
-        return check_seconds(self.options.get(option, default), setting, zero=zero, minimum=minimum)
+    def option(self, name: str) -> str:
+        """What one of ``OPTIONS`` is called in messages."""
+        return f'{self.where}["OPTIONS"][{name!r}]'
 
     def wrong_location(self, right: str) -> ConfigurationError:
         """The error for a ``LOCATION`` that the backend cannot use; ``right`` says what it has to be."""
         shown = without_credentials(self.location)
-        return ConfigurationError(f'{self._where}["LOCATION"] is {shown!r}; it has to be {right}.')
+        return ConfigurationError(f'{self.where}["LOCATION"] is {shown!r}; it has to be {right}.')
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """What the store is called in messages."""
         return f"DISTLOCK[{self.alias!r}]"
 
     @property
     def path(self) -> str:
-        return BACKENDS.get(self.backend, self.backend)
+        known = STORES.get(self.backend)
+        return self.backend if known is None else f"distlock_web.backends.{known.path}"
 
     @property
     def extra(self) -> str:
         """What to install for it: of an SQL store with the driver of its database."""
-        scheme = self.location.partition("://")[0].partition("+")[0]
-        return EXTRAS.get(scheme) or EXTRAS.get(self.backend, self.backend)
+        known = STORES.get(self.backend)
+        return _EXTRAS.get(_scheme(self.location), self.backend if known is None else known.extra)
+
+
+def _scheme(location: str) -> str:
+    """Without the name of a driver."""
+    return location.partition("://")[0].partition("+")[0]
 
 
 #: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
@@ -170,9 +239,8 @@ def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) 
         given = {}
     for name, value in given.items():
         try:
-            if name not in SETTINGS:
-                raise ConfigurationError(unknown_name(f"{where} has the setting", name, tuple(SETTINGS)))
-            values[name.lower()] = SETTINGS[name](value, f'{where}["{name}"]')
+            check_known([name], SETTINGS, f"{where} has the setting")
+            values[name.lower()] = SETTINGS[name].check(value, f'{where}["{name}"]')
         except ConfigurationError as error:
             mistakes.append(error)
     places = [name for name in _PLACES if values.get(name.lower())]
@@ -188,34 +256,10 @@ def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) 
     return StoreConfig(str(alias) if _is_alias(alias) else shown(alias), **values)
 
 
-def _backend(given: object, setting: str) -> str:
-    backend = check_text(given, setting)
-    if backend not in BACKENDS and not DOTTED.fullmatch(backend):
-        known = unknown_name(f"{setting} names", backend, tuple(BACKENDS))
-        raise ConfigurationError(f"{known} A dotted path of a class is accepted as well.")
-    return backend
-
-
 def _backend_of(location: str, where: str) -> str:
     """The backend that a URL means where none is named; of what is no URL, Redis says what is wrong with it."""
     scheme, mark, _ = location.partition("://")
-    backend = SCHEMES.get(scheme) or SCHEMES.get(scheme.partition("+")[0])
+    backend = _BY_SCHEME.get(scheme) or _BY_SCHEME.get(_scheme(location))
     if backend is None and mark:
-        raise ConfigurationError(unknown_name(f'{where}["LOCATION"] has the scheme', scheme, tuple(SCHEMES)))
+        raise ConfigurationError(unknown_name(f'{where}["LOCATION"] has the scheme', scheme, _BY_SCHEME))
     return backend or "redis"
-
-
-#: The settings of a store, and what makes a value of each, or refuses it.
-SETTINGS: dict[str, Callable[[Any, str], Any]] = {
-    "BACKEND": _backend,
-    "LOCATION": check_text,
-    "CACHE": check_text,
-    "DATABASE": check_text,
-    "PREFIX": check_prefix,
-    "EXPIRE": check_seconds,
-    "WAIT": partial(check_seconds_or_none, zero=True),
-    "RENEW": check_flag,
-    **{name.upper(): partial(read_policy, name) for name in POLICIES},
-    "OPTIONS": check_mapping,
-    "FORMAT": check_format,
-}

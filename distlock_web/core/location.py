@@ -1,8 +1,48 @@
-"""The text of a ``LOCATION``: what a message may show of it."""
+"""The text of a ``LOCATION``: the hosts in it, and what a message may show of it."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Location(NamedTuple):
+    """A URL with several hosts, ``scheme://user:password@host:1,host:2/path?query``, in its parts. Nothing is decoded.
+
+    What stands in front of the last ``@`` of the hosts is never a part of one: it may be a password.
+    """
+
+    scheme: str
+    credentials: str  #: with the ``@`` behind them
+    hosts: list[str]  #: some of them may be empty
+    path: str  #: without the ``/`` in front of it
+    query: str
+
+    def of_host(self, host: str, scheme: str, path: str) -> str:
+        """The URL of one host, under another scheme."""
+        return f"{scheme}://{self.credentials}{host}/{path}" + (f"?{self.query}" if self.query else "")
+
+
+def split_location(location: str) -> Location:
+    scheme, _, rest = location.partition("://")
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    credentials, at, hosts = authority.rpartition("@")
+    return Location(scheme, credentials + at, hosts.split(","), path, query)
+
+
+def host_and_port(given: str, default: int) -> tuple[str, int] | None:
+    """Of ``host``, ``host:port`` or ``[::1]:port``; None: it is none of these."""
+    try:
+        parts = urlsplit(f"//{given}")
+        port = parts.port
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return None
+    if not parts.hostname or parts.netloc != given or "@" in given or given.endswith(":") or port == 0:
+        return None
+    host = given if port is None else given.rpartition(":")[0]
+    return host.removeprefix("[").removesuffix("]"), default if port is None else port
 
 
 def without_credentials(location: str) -> str:

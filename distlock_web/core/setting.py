@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .errors import ConfigurationError
 from .formats import BEFORE, NEWEST
@@ -18,9 +19,35 @@ from .keys import must_escape
 from .location import without_credentials
 
 
-def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:
+class Setting(NamedTuple):
+    """A row: one thing that can be set. Readers, messages, the doctor and the documentation's tables come from it."""
+
+    name: str
+    #: Makes the value, or raises ``ConfigurationError`` that says what would be right; it is told what to call it.
+    check: Callable[[Any, str], Any]
+    default: Any  #: where nothing is given
+    meaning: str  #: for people, in Markdown
+    in_words: str = ""  #: the default, where it depends on something else
+
+
+Settings: TypeAlias = Mapping[str, Setting]
+
+
+def table(*rows: Setting) -> Settings:
+    return {row.name: row for row in rows}
+
+
+def check_known(given: Iterable[object], known: Collection[str], where: str) -> None:
+    """``ConfigurationError`` for a name that does not exist, with the one that was probably meant."""
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(unknown_name(where, name, known))
+
+
+def unknown_name(where: str, name: object, known: Collection[str]) -> str:
     """The message for a name that does not exist, with the one that was probably meant."""
-    close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
+    upper = next(iter(known), "").isupper()
+    close = get_close_matches(str(name).upper() if upper else str(name), known, 1)
     hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."
     return f"{where} {shown(name)}, which does not exist.{hint}"
 
@@ -97,9 +124,28 @@ def check_text(given: object, setting: str) -> str:
 
 
 def check_mapping(given: object, setting: str) -> Mapping[str, Any]:
+    """Of what is none no more is said than its type: there may be a password in it."""
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a mapping.")
+        raise ConfigurationError(f"{setting} is of type {type(given).__name__}; it has to be a mapping.")
     return MappingProxyType(dict(given))
+
+
+def check_file(given: Any, setting: str) -> Any:
+    """A file of TLS that can be read. One that is not there would look like a server that is not."""
+    if given is not None and not os.access(given, os.R_OK):
+        why = "cannot be read" if os.path.exists(given) else "does not exist"
+        raise ConfigurationError(f"{setting} names {str(given)!r}, which {why}.")
+    return given
+
+
+def or_none(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """The same check, where None means that nothing is given."""
+    return lambda given, setting: None if given is None else check(given, setting)
+
+
+def unchecked(given: Any, setting: str) -> Any:
+    """For the driver, which says by itself what is wrong with it."""
+    return given
 
 
 def check_prefix(given: object, setting: str) -> str:
@@ -112,8 +158,10 @@ def check_prefix(given: object, setting: str) -> str:
     return given
 
 
-def check_count(given: object, setting: str, below: int | None = None) -> int:
-    """How many there may be: 1 or more."""
+def check_count(given: object, setting: str, *, below: int | None = None, text: bool = False) -> int:
+    """How many there may be: 1 or more. ``text``: as in :func:`check_seconds`."""
+    if text and isinstance(given, str) and given.isdecimal():
+        given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or given < 1 or (below is not None and given >= below):
         most = "" if below is None else f", less than {below:,}"
         raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a whole number, 1 or more{most}.")
@@ -157,42 +205,42 @@ def refuse_coroutine(made: object, message: str) -> None:
         raise ConfigurationError(message)
 
 
-#: The words of each policy. A setting may also be a callable, or the dotted path of one.
-POLICIES = {
-    "on_busy": ("raise", "skip"),
-    "on_lost": ("raise", "warn", "cancel"),
-    "on_backend_error": ("raise", "open"),
-}
 #: The path of something in a module.
 DOTTED = re.compile(r"\w+(\.\w+)+")
 
 
-def check_policy(given: Any, name: str, setting: str = "", more: tuple[str, ...] = ()) -> Any:
-    """One of the words of this policy, or a callable. ``setting``: what it is called where it is given.
+class Policy(NamedTuple):
+    """What is to be done then: one of these words, or a callable."""
 
-    ``more``: words that no setting has.
-    """
-    words, setting = POLICIES[name] + more, setting or name
-    if not callable(given) and given not in words:
-        raise ConfigurationError(
-            f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, words))} or a callable."
-        )
-    # A loss is told of by the thread that notices it.
-    return check_plain(given, setting) if name == "on_lost" else given
+    words: tuple[str, ...]
+    plain: bool = False  #: it is called where nobody can await what it gives
+
+    def check(self, given: Any, setting: str) -> Any:
+        if not callable(given) and given not in self.words:
+            raise ConfigurationError(
+                f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, self.words))} or a callable."
+            )
+        return check_plain(given, setting) if self.plain else given
+
+    def read(self, given: Any, setting: str) -> Any:
+        """As a setting may say it, where a callable can be named by its dotted path."""
+        if not isinstance(given, str) or "." not in given:
+            return self.check(given, setting)
+        module, _, attribute = given.rpartition(".")
+        wanted = "it has to be the dotted path of a callable"
+        if not DOTTED.fullmatch(given):  # nor imported: the error would repeat a part of it
+            raise ConfigurationError(f"{setting} is {shown(given)}; {wanted}.")
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{setting} is {given!r}, which cannot be imported ({error}); {wanted}."
+            ) from error
+        if not callable(found):
+            raise ConfigurationError(f"{setting} is {given!r}, which is not callable; {wanted}.")
+        return self.check(found, setting)
 
 
-def read_policy(name: str, given: Any, setting: str) -> Any:
-    """A policy as a setting may say it, where a callable can be named by its dotted path."""
-    if not isinstance(given, str) or "." not in given:
-        return check_policy(given, name, setting)
-    module, _, attribute = given.rpartition(".")
-    wanted = "it has to be the dotted path of a callable"
-    if not DOTTED.fullmatch(given):  # nor imported: the error would repeat a part of it
-        raise ConfigurationError(f"{setting} is {shown(given)}; {wanted}.")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported ({error}); {wanted}.") from error
-    if not callable(found):
-        raise ConfigurationError(f"{setting} is {given!r}, which is not callable; {wanted}.")
-    return check_policy(found, name, setting)
+ON_BUSY = Policy(("raise", "skip"))
+ON_LOST = Policy(("raise", "warn", "cancel"), plain=True)  # a loss is told of by the thread that notices it
+ON_BACKEND_ERROR = Policy(("raise", "open"))

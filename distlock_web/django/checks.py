@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -21,8 +22,7 @@ from ..core.runtime import TASKS, THREADS
 from ..locks.call import LockedFunction
 from ..locks.key_templates import Template
 from ..web.doctor import examine_store
-from ..web.request_ids import header_name, user_hook
-from ..web.settings import unknown_settings
+from ..web.settings import read_setting, unknown_settings
 from .diagnosis import shared_caches
 from .locked_views import (
     SKIP_REMEDY,
@@ -178,12 +178,12 @@ def _finding(message: checks.CheckMessage) -> Finding:
 @checks.register("distlock_web")
 def check_request_id(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     try:
-        header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+        read_setting("DISTLOCK_REQUEST_ID_HEADER", partial(getattr, settings))
     except ConfigurationError as error:
         hint = f"Such as {DEFAULT_HEADER!r} or 'X-Request-ID'."
         yield checks.Error(str(error), hint=hint, id="distlock_web.E002")
     try:
-        user_hook({"DISTLOCK_USER": getattr(settings, "DISTLOCK_USER", None)})
+        read_setting("DISTLOCK_USER", partial(getattr, settings))
     except ConfigurationError as error:
         hint = "A callable that is given the request, or its dotted path; None shows no user."
         yield checks.Error(str(error), hint=hint, id="distlock_web.E008")

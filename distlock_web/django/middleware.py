@@ -15,10 +15,11 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_script_prefix
 
-from ..core.request_id import DEFAULT_HEADER, current_origin
+from ..core.request_id import current_origin
 from ..web.error_responses import REFUSALS
 from ..web.kept_answers import REPLAYED
-from ..web.request_ids import RequestScope, environ_key, header_name, note_route, proxy_header, user_hook
+from ..web.request_ids import RequestScope, environ_key, note_route, proxy_header
+from ..web.settings import read_setting
 from . import responses
 from .kept_answers import REPLAYS
 from .ninja_errors import let_refusals_through
@@ -117,7 +118,7 @@ def header_and_keys() -> tuple[str, str, str]:
 
     Kept, for every request asks; see ``apps.py``.
     """
-    header = header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+    header = read_setting("DISTLOCK_REQUEST_ID_HEADER", partial(getattr, settings))
     proxy = proxy_header(is_chosen=hasattr(settings, "DISTLOCK_REQUEST_ID_HEADER"))
     return header, environ_key(header), environ_key(proxy) if proxy else ""
 
@@ -125,7 +126,7 @@ def header_and_keys() -> tuple[str, str, str]:
 @lru_cache(maxsize=1)
 def user_of_request() -> Callable[[Any], object] | None:
     """``DISTLOCK_USER``. Kept like the header."""
-    return user_hook({"DISTLOCK_USER": getattr(settings, "DISTLOCK_USER", None)})
+    return read_setting("DISTLOCK_USER", partial(getattr, settings))  # type: ignore[no-any-return]
 
 
 def _scope(request: HttpRequest) -> tuple[RequestScope, str]:

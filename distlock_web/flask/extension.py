@@ -9,10 +9,9 @@ from flask import Flask
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry, configured, registry
-from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
-from ..web.request_ids import environ_key, header_name, proxy_header, user_hook
-from ..web.settings import unknown_settings, with_policies
+from ..web.request_ids import environ_key, proxy_header
+from ..web.settings import read_setting, unknown_settings, with_policies
 from .cli import command
 from .kept_answers import Answered, field
 from .middleware import RequestIDMiddleware, note_request
@@ -44,9 +43,10 @@ class DistLock:
             raise ConfigurationError(
                 f"DistLock was installed in {app.name!r} already: DistLock(app) or init_app, once."
             )
-        header = header_name(app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+        header = read_setting("DISTLOCK_REQUEST_ID_HEADER", app.config.get)
         proxy = proxy_header(is_chosen="DISTLOCK_REQUEST_ID_HEADER" in app.config)
-        state = AppState(_registry(app), header, environ_key(proxy) if proxy else None, user_hook(app.config))
+        user = read_setting("DISTLOCK_USER", app.config.get)
+        state = AppState(_registry(app), header, environ_key(proxy) if proxy else None, user)
         app.extensions[KEY] = state
         check_views(app, state.registry)
         app.wsgi_app = RequestIDMiddleware(app, state)  # type: ignore[method-assign]

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, partial
 from inspect import Parameter, signature
 from types import CodeType
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.backend import SHARED
-from ..core.config import StoreConfig
+from ..core.config import SETTINGS, StoreConfig
 from ..core.errors import ConfigurationError
 from ..core.keys import SURELY_SHORT, shorten
 from ..core.registry import Store, registry
 from ..core.runtime import TASKS, Runtime
 from ..core.setting import (
+    ON_LOST,
     Duration,
+    Setting,
     check_count,
     check_flag,
-    check_policy,
+    check_known,
     check_prefix,
     check_seconds,
     check_seconds_or_none,
     refuse_coroutine,
-    unknown_name,
+    table,
 )
 from .elsewhere import ELSEWHERE
 from .lease import Lease, OnLost
@@ -35,34 +37,67 @@ class LockOptions(TypedDict, total=False):
     """What ``lock(...)`` and ``distributed_lockable(...)`` share. What is left out comes from the store's settings.
 
     Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. None is the
-    same as left out, except for ``wait``.
+    same as left out, except for ``wait``. ``OPTIONS`` below say what each means.
     """
 
-    #: The fixed beginning of the names in the store.
     prefix: str | None
-    #: How long the lock lives unless it is renewed or released.
     expire: Duration | None
-    #: How long to queue: 0 not at all, None for ever.
     wait: Duration | None
-    #: How many may queue; the next caller is refused at once.
     max_waiters: int | None
-    #: How many may hold it at once.
     limit: int | None
-    #: All callers with ``shared=True`` may hold it together (readers), and nobody else at the same time.
     shared: bool | None
-    #: Renew it while the block runs.
     renew: bool | None
-    #: Longest total time to renew.
     renew_for: Duration | None
-    #: The alias in ``DISTLOCK`` of the store that it is in: ``"default"``.
     store: str | None
-    #: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable with the lease.
     on_lost: OnLost | None
-    #: If the block succeeds, keep the lock at least this long, counted from when it was acquired.
     hold_at_least: Duration | None
 
 
-NAMES = tuple(LockOptions.__annotations__)
+def _check_alias(given: object, setting: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be an alias in DISTLOCK, such as 'default'.")
+    return given
+
+
+def _of_store(option: str, check: Callable[[Any, str], Any], meaning: str) -> Setting:
+    """An option whose default is a setting of its store."""
+    return Setting(option, check, SETTINGS[option.upper()].default, meaning)
+
+
+#: What each of ``LockOptions`` may be, and means.
+OPTIONS = table(
+    _of_store("prefix", check_prefix, "in front of every key"),
+    _of_store("expire", check_seconds, "how long the lock lives if nobody releases it"),
+    _of_store("wait", partial(check_seconds_or_none, zero=True), "how long to queue; 0: not at all; `None`: for ever"),
+    Setting(
+        "max_waiters", check_count, None,
+        "how many may queue; the next caller is [refused at once](how.md#a-queue-with-an-end)", "no limit",
+    ),
+    Setting(
+        "limit", partial(check_count, below=SHARED), 1, "how many may hold the lock [at once](sharing.md)"
+    ),
+    Setting(
+        "shared", check_flag, False,
+        "all callers with `shared=True` may hold the lock together ([readers](sharing.md#readers-and-writers)), "
+        "and nobody else at the same time, also nobody with `limit`",
+    ),
+    _of_store("renew", check_flag, "renew the lock while the block runs"),
+    Setting(
+        "renew_for", check_seconds, None,
+        "longest total time to renew; `lock(...)` also needs `renew=True`", "no limit",
+    ),
+    Setting("store", _check_alias, "default", "the alias in `DISTLOCK`"),
+    _of_store(
+        "on_lost", ON_LOST.check,
+        '`"raise"` raises at the end of the block. `"warn"` writes to the log. `"cancel"` cancels the asyncio task. '
+        "A callable is called with the lease, and the loss is [not raised](responses.md#when-the-lock-is-lost)",
+    ),
+    Setting(
+        "hold_at_least", partial(check_seconds, zero=True), 0.0,
+        "if the block [succeeds](responses.md#what-counts-as-success), keep the lock at least this long, counted from "
+        "when it was acquired",
+    ),
+)  # fmt: skip
 
 
 class Unset:
@@ -87,35 +122,13 @@ def show_options(function: Any, options: Any) -> None:
     function.__signature__ = found.replace(parameters=[*first, *named])
 
 
-def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NAMES) -> None:
+def check_names(function: str, given: Iterable[str], known: Collection[str] = OPTIONS) -> None:
     """``ConfigurationError`` for an option that does not exist, with the one that was probably meant."""
+    where = f"{function} has the option"
     for name in given:
-        if name not in known:
-            where = f"{function} has the option"
-            if name in ELSEWHERE:
-                raise ConfigurationError(f"{where} {name!r}, which does not exist. {ELSEWHERE[name]}")
-            raise ConfigurationError(unknown_name(where, name, known))
-
-
-def _check_alias(given: object, setting: str) -> str:
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{setting} is {given!r}; it has to be an alias in DISTLOCK, such as 'default'.")
-    return given
-
-
-_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
-    "prefix": check_prefix,
-    "expire": check_seconds,
-    "wait": lambda given, setting: check_seconds_or_none(given, setting, zero=True),
-    "max_waiters": check_count,
-    "limit": lambda given, setting: check_count(given, setting, below=SHARED),
-    "shared": check_flag,
-    "renew": check_flag,
-    "renew_for": check_seconds,
-    "on_lost": check_policy,
-    "store": _check_alias,
-    "hold_at_least": lambda given, setting: check_seconds(given, setting, zero=True),
-}
+        if name not in known and name in ELSEWHERE:
+            raise ConfigurationError(f"{where} {name!r}, which does not exist. {ELSEWHERE[name]}")
+    check_known(given, known, where)
 
 
 class _Resolved(NamedTuple):
@@ -133,24 +146,24 @@ class _Resolved(NamedTuple):
 class Options:
     """The options of a lock, checked as far as that is possible before its store is known."""
 
-    # What is left out, which is most of it.
-    store: str = "default"
+    # What is left out, which is most of it. None, of what the store has a setting of: that holds.
+    store: str = OPTIONS["store"].default
     prefix: str | None = None
     expire: float | None = None
     wait: float | Unset | None = UNSET
-    max_waiters: int | None = None
-    limit: int = 1
-    shared: bool = False
+    max_waiters: int | None = OPTIONS["max_waiters"].default
+    limit: int = OPTIONS["limit"].default
+    shared: bool = OPTIONS["shared"].default
     renew: bool | None = None
-    renew_for: float | None = None
+    renew_for: float | None = OPTIONS["renew_for"].default
     on_lost: OnLost | None = None
-    hold_at_least = 0.0
+    hold_at_least: float = OPTIONS["hold_at_least"].default
     records = False  #: what is done leaves a record
 
     def __init__(self, given: LockOptions) -> None:
         for name, value in given.items():
-            if (value is not None or name == "wait") and name in _CHECKS:
-                self.__dict__[name] = _CHECKS[name](value, name)
+            if (value is not None or name == "wait") and name in OPTIONS:
+                self.__dict__[name] = OPTIONS[name].check(value, name)
         if self.renew_for is not None and self.renew is False:
             raise _no_renewal()
         if self.shared:

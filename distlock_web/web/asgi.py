@@ -195,7 +195,7 @@ class RequestMiddleware:
     ) -> None:
         self._app = app
         self._registry = registry
-        self._header = header_name(header or DEFAULT_HEADER)
+        self._header = header_name(header or DEFAULT_HEADER, "header")
         self._proxy = proxy_header(is_chosen=header is not None)
         self._user = user
         self._route = route

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ..core.config import DEFAULT_PREFIX
+from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.findings import SEVERITIES, Diagnosable, Finding
 from ..core.registry import Store
@@ -32,9 +32,10 @@ def examine_store(store: Store) -> Iterator[Finding]:
 
 
 def _settings(store: Store) -> Iterator[Finding]:
-    if store.config.prefix == DEFAULT_PREFIX and store.config.backend != "memory" and not store.config.database:
+    usual = SETTINGS["PREFIX"].default
+    if store.config.prefix == usual and store.config.backend != "memory" and not store.config.database:
         yield Finding(
-            "DL008", "info", f"PREFIX is not set, so names begin with {DEFAULT_PREFIX!r}, as in every other project.",
+            "DL008", "info", f"PREFIX is not set, so names begin with {usual!r}, as in every other project.",
             "Two projects on one server would share the locks of one name, and the answers of once.",
             f'DISTLOCK[{store.alias!r}]["PREFIX"]: a name of this project, such as "shop:".',
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -28,13 +28,12 @@ from .neighbours import named_in_context, usable
 _HEADER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", re.ASCII)
 
 
-def header_name(setting: object) -> str:
+def header_name(given: object, setting: str) -> str:
     """The value of ``DISTLOCK_REQUEST_ID_HEADER``, checked. Raises ``ConfigurationError``."""
-    if isinstance(setting, str) and _HEADER.fullmatch(setting):
-        return setting
+    if isinstance(given, str) and _HEADER.fullmatch(given):
+        return given
     raise ConfigurationError(
-        f"DISTLOCK_REQUEST_ID_HEADER is {setting!r}; it has to be the name of a header: letters, digits and "
-        f"hyphens between them."
+        f"{setting} is {given!r}; it has to be the name of a header: letters, digits and hyphens between them."
     )
 
 
@@ -48,22 +47,21 @@ def proxy_header(*, is_chosen: bool) -> str | None:
     return None if is_chosen else PROXY_HEADER
 
 
-def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
+def user_hook(given: Any, setting: str) -> Callable[[Any], object] | None:
     """``DISTLOCK_USER``: says of a request whose it is, for the page of held locks. None: it is not set.
 
     A callable that is given the request, or the dotted path of one. Raises ``ConfigurationError``.
     """
-    given = settings.get("DISTLOCK_USER")
     if given is None:
         return None
     try:
         # With a colon it imports the module as it is named. With dots alone it would hide why that cannot be imported.
         found = given if callable(given) else resolve_name(":".join(given.rsplit(".", 1)))
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
+        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported: {error}.") from error
     if not callable(found):
-        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be called with a request.")
-    return check_plain(found, "DISTLOCK_USER")  # type: ignore[no-any-return]
+        raise ConfigurationError(f"{setting} is {given!r}, which cannot be called with a request.")
+    return check_plain(found, setting)  # type: ignore[no-any-return]
 
 
 class Outer(NamedTuple):

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
-from ..core.setting import POLICIES, read_policy, unknown_name
+from ..core.request_id import DEFAULT_HEADER
+from ..core.setting import Setting, table, unchecked, unknown_name
+from .request_ids import header_name, user_hook
 
 #: What holds for every alias that does not say its own.
-PROJECT_POLICIES = tuple(f"DISTLOCK_{name.upper()}" for name in POLICIES)
-PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *PROJECT_POLICIES)
+PROJECT_POLICIES = table(
+    *(
+        SETTINGS[name]._replace(
+            name=f"DISTLOCK_{name}", meaning=f"`{name}` [for all aliases](responses.md#where-a-policy-is-said)"
+        )
+        for name in ("ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR")
+    )
+)
+PROJECT_SETTINGS = {
+    **table(
+        Setting("DISTLOCK", unchecked, None, "the stores: maps each alias to the settings above", "`DISTLOCK_URL`"),
+        Setting(
+            "DISTLOCK_REQUEST_ID_HEADER", header_name, DEFAULT_HEADER,
+            "the header of the request id. If it is not set, `X-Request-ID` is read as well",
+        ),
+        Setting(
+            "DISTLOCK_USER", user_hook, None,
+            "a function that names the [user of a request](observability.md#who-holds-it), or its dotted path",
+        ),
+    ),
+    **PROJECT_POLICIES,
+}  # fmt: skip
 
 #: From here on a name that is none of ours is a slip (``DISTLOCK_ON_BUZY``), and not a name of the project's own.
 _ALIKE = 0.8
+
+
+def read_setting(name: str, get: Callable[[str, Any], Any]) -> Any:
+    """The value of one, or its default; ``get`` asks the project. Raises ``ConfigurationError``."""
+    row = PROJECT_SETTINGS[name]
+    return row.check(get(name, row.default), name)
 
 
 def unknown_settings(names: Collection[str], where: str) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
@@ -49,11 +77,11 @@ def with_policies(mapping: Any, project: Mapping[str, Any]) -> tuple[Any, list[C
     """
     common: dict[str, Any] = {}
     mistakes: list[ConfigurationError] = []
-    for name, setting in zip(POLICIES, PROJECT_POLICIES, strict=True):
+    for setting, row in PROJECT_POLICIES.items():
         if setting not in project:
             continue
         try:
-            common[name.upper()] = read_policy(name, project[setting], setting)
+            common[setting.removeprefix("DISTLOCK_")] = row.check(project[setting], setting)
         except ConfigurationError as error:
             mistakes.append(error)
         if mapping is None:

@@ -11,7 +11,7 @@ import pytest
 from distlock_web import ConfigurationError, attach, configure, current_lease, distributed_lockable, events, lock
 from distlock_web.core.config import StoreConfig, parse, read
 from distlock_web.core.registry import Registry
-from distlock_web.core.setting import check_seconds
+from distlock_web.core.setting import Setting, check_count, check_seconds, table
 
 NOT_POSITIVE = [
     *[0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, 10**400, True, "10", None, [1]],
@@ -322,14 +322,22 @@ def test_settings_that_are_shown_by_a_debugger_hide_the_password() -> None:
 
 
 def test_a_store_reads_its_options_and_says_what_is_wrong() -> None:
-    config = StoreConfig("slow", location="etcd://me:secret@10.0.0.1:x", options={"timeuot": 1, "timeout": "90s"})
+    rows = table(
+        Setting("timeout", check_seconds, 2.0, "seconds for an answer"),
+        Setting("size", check_count, 10, "of the pool"),
+    )
+
+    def read_of(**options: Any) -> dict[str, Any]:
+        return StoreConfig("slow", location="etcd://me:secret@10.0.0.1:x", options=options).read_options(rows)
+
+    assert read_of(timeout="90s") == {"timeout": 90, "size": 10}
     with pytest.raises(ConfigurationError, match=r"DISTLOCK\['slow'\]\[\"OPTIONS\"\] has 'timeuot'.* mean 'timeout'"):
-        config.check_options(("timeout",))
-    assert config.seconds("timeout", 2.0) == 90
-    assert config.seconds("pause", 2.0) == 2
-    with pytest.raises(ConfigurationError, match=r"\[\"OPTIONS\"\]\['timeout'\] is '90s'; the store cannot express"):
-        config.seconds("timeout", 2.0, minimum=100)
-    error = str(config.wrong_location("a URL such as etcd://10.0.0.1:2379"))
-    assert error == (
+        read_of(timeuot=1)
+    with pytest.raises(
+        ConfigurationError, match=r"\[\"OPTIONS\"\]\['size'\] is 0; it has to be a whole number, 1 or more"
+    ):
+        read_of(size=0)
+    config = StoreConfig("slow", location="etcd://me:secret@10.0.0.1:x")
+    assert str(config.wrong_location("a URL such as etcd://10.0.0.1:2379")) == (
         "DISTLOCK['slow'][\"LOCATION\"] is 'etcd://***@10.0.0.1:x'; it has to be a URL such as etcd://10.0.0.1:2379."
     )

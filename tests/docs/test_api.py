@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pydoc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import distlock_web
 from distlock_web import DistLockError, Lease, distributed_lockable, lock, once
 from distlock_web.locks.decorator import OPTIONS as FUNCTION_OPTIONS
 from distlock_web.locks.once import OPTIONS as ONCE_OPTIONS
-from distlock_web.locks.options import NAMES
+from distlock_web.locks.options import OPTIONS as LOCK_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "api.md").read_text()
@@ -79,11 +79,15 @@ def test_what_is_named_in_a_module_is_in_it(package: str) -> None:
 
 @pytest.mark.parametrize(
     ("function", "first", "options"),
-    [(lock, "key", NAMES), (distributed_lockable, "given", FUNCTION_OPTIONS), (once, "first_key", ONCE_OPTIONS)],
+    [
+        (lock, "key", LOCK_OPTIONS),
+        (distributed_lockable, "given", FUNCTION_OPTIONS),
+        (once, "first_key", ONCE_OPTIONS),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_help_and_signature_list_the_options(
-    function: Callable[..., Any], first: str, options: tuple[str, ...]
+    function: Callable[..., Any], first: str, options: Collection[str]
 ) -> None:
     parameters = inspect.signature(function).parameters
     assert list(parameters) == [first, *options]

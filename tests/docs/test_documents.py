@@ -616,10 +616,10 @@ def test_the_tables_name_what_there_is() -> None:
     options = {"key", *LockOptions.__annotations__, *FunctionOptions.__annotations__}
     assert names_in_table("options.md", "Options") == options
     assert names_in_table("options.md", "Settings") == set(config.SETTINGS)
-    assert names_in_table("which-store.md", "Which store") == set(config.BACKENDS)
+    assert names_in_table("which-store.md", "Which store") == set(config.STORES)
 
 
-def test_the_table_of_stores_is_what_the_backends_declare() -> None:
+def test_the_tables_of_stores_options_and_settings_are_what_the_code_declares() -> None:
     command = [sys.executable, str(ROOT / "docs" / "tables.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: run python docs/tables.py"

@@ -8,7 +8,7 @@ from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, drive
 from .diagnose import diagnose
 from .port import OneIndex, RedisPort
-from .sentinel import sentinel_address
+from .sentinel import OPTIONS, sentinel_address
 from .transport.address import address
 from .transport.server import Server
 
@@ -28,6 +28,7 @@ class RedisBackend:
         min_expire=0.01,
     )
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
         self.server = Server(sentinel_address(config) or address(config), self._cancel)

@@ -20,8 +20,12 @@ from redis.sentinel import SentinelConnectionPool
 
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
+from ...core.location import host_and_port, split_location
 from ...core.runtime import drive, now
-from ...core.setting import unknown_name
+from ...core.setting import Setting, check_known, check_mapping, table
+from .transport.address import (
+    OPTIONS as OF_ONE_SERVER,
+)
 from .transport.address import (
     OURS,
     AsyncDriverConnection,
@@ -36,6 +40,17 @@ from .transport.address import (
 from .transport.errors import Misconfigured
 
 PORT = 26379
+#: Beside those of one server.
+OPTIONS = {
+    **OF_ONE_SERVER,
+    **table(
+        Setting(
+            "sentinel_kwargs", check_mapping, {},
+            "for the connections to the sentinels, as for redis-py's; `ssl` says whether they have TLS",
+            "the master's TLS and time-outs, no password",
+        )
+    ),
+}  # fmt: skip
 
 _FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
 
@@ -191,13 +206,11 @@ def sentinel_address(config: StoreConfig) -> SentinelAddress | None:
 
     Raises ``ConfigurationError`` for what cannot be right.
     """
-    where = f"DISTLOCK[{config.alias!r}]"
-    given = _of_cache(config) if config.resource is not None else _of_location(config, where)
+    given = _of_cache(config) if config.resource is not None else _of_location(config)
     if given is None:
         return None
-    options = {name: value for name, value in config.options.items() if name != "sentinel_kwargs"}
-    master = checked(config, *given.connection, options)
-    sentinels = tuple(_sentinel(master, node, given, where) for node in given.sentinels)
+    master = checked(config, *given.connection, OPTIONS)
+    sentinels = tuple(_sentinel(master, node, given, config) for node in given.sentinels)
     places = ", ".join(f"{host}:{port}" for host, port in given.sentinels)
     named = {**vars(master), "name": f"Redis master {given.service_name!r} (Sentinel at {places})"}
     return SentinelAddress(**named, service_name=given.service_name, sentinels=sentinels)
@@ -221,49 +234,39 @@ def _of_cache(config: StoreConfig) -> _Given | None:
     )
 
 
-def _of_location(config: StoreConfig, where: str) -> _Given | None:
-    scheme, _, rest = config.location.partition("://")
-    if scheme not in ("redis+sentinel", "rediss+sentinel"):
+def _of_location(config: StoreConfig) -> _Given | None:
+    url = split_location(config.location)
+    if url.scheme not in ("redis+sentinel", "rediss+sentinel"):
         if "sentinel_kwargs" in config.options:
-            raise ConfigurationError(f'{where}["OPTIONS"] has sentinel_kwargs, which is for {_FORM}.')
+            raise ConfigurationError(f'{config.where}["OPTIONS"] has sentinel_kwargs, which is for {_FORM}.')
         return None
-    sentinel_kwargs = config.options.get("sentinel_kwargs", {})
-    if not isinstance(sentinel_kwargs, Mapping):
-        kind = type(sentinel_kwargs).__name__  # there may be a password in it
-        raise ConfigurationError(f'{where}["OPTIONS"]["sentinel_kwargs"] is of type {kind}; it has to be a mapping.')
-    rest, mark, query = rest.partition("?")
-    authority, _, path = rest.partition("/")
-    credentials, at, hosts = authority.rpartition("@")
-    name, _, db = path.partition("/")
-    setting = f'{where}["LOCATION"]'
-    if not hosts or not name or "@" in path:  # which was to end a password with a / in it
+    name, _, db = url.path.partition("/")
+    setting = f'{config.where}["LOCATION"]'
+    if url.hosts == [""] or not name or "@" in url.path:  # which was to end a password with a / in it
         raise ConfigurationError(
-            f"{setting} names {'no master' if hosts else 'no sentinel'}; it has to be such as {_FORM} "
+            f"{setting} names {'no sentinel' if url.hosts == [''] else 'no master'}; it has to be such as {_FORM} "
             f"(name: what the sentinels call the master)."
         )
-    url = f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{db}{mark}{query}"
-    sentinels = [_node(host, setting) for host in hosts.split(",")]
-    return _Given(sentinels, unquote(name), of_url(url, where), sentinel_kwargs)
+    sentinels = [_node(host, setting) for host in url.hosts]
+    master = of_url(url.of_host("sentinel", url.scheme.removesuffix("+sentinel"), db), config.where)
+    own = OPTIONS["sentinel_kwargs"].check(config.options.get("sentinel_kwargs", {}), config.option("sentinel_kwargs"))
+    return _Given(sentinels, unquote(name), master, own)
 
 
 def _node(given: str, setting: str) -> tuple[str, int]:
-    """``host``, ``host:port`` or ``[::1]:port``."""
-    host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdecimal() else (given, "", str(PORT))
-    if not host or not 0 < int(port) < 65536:
+    node = host_and_port(given, PORT)
+    if node is None:
         raise ConfigurationError(f"{setting} names the sentinel {given!r}; it has to be a host and a port.")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return node
 
 
-def _sentinel(master: RedisAddress, node: tuple[str, int], given: _Given, where: str) -> RedisAddress:
+def _sentinel(master: RedisAddress, node: tuple[str, int], given: _Given, config: StoreConfig) -> RedisAddress:
     """One sentinel. Unless ``sentinel_kwargs`` say otherwise: with the master's TLS, and its time shared by all."""
     own = dict(given.sentinel_kwargs)
     tls = own.pop("ssl", issubclass(master.connection_class, redis.SSLConnection))
     connection_class = redis.SSLConnection if tls else redis.Connection
     known = parameters(connection_class)
-    for name in own:
-        if name not in known:
-            setting = f'{where}["OPTIONS"]["sentinel_kwargs"] has'
-            raise ConfigurationError(unknown_name(setting, name, (*sorted(known), "ssl")))
+    check_known(own, (*sorted(known), "ssl"), f'{config.where}["OPTIONS"]["sentinel_kwargs"] has')
     share = master.kwargs["socket_connect_timeout"] / len(given.sentinels)
     kwargs = {name: value for name, value in master.kwargs.items() if name.startswith(("socket_", "ssl_"))}
     kwargs |= {

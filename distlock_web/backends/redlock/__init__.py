@@ -15,7 +15,7 @@ from .diagnose import diagnose
 from .node import Node
 from .port import RELEASED_KEPT, RedlockPort
 from .quorum import Quorum
-from .settings import RESTART_DELAY, quorum_config
+from .settings import OPTIONS, RESTART_DELAY, quorum_config
 
 
 class RedlockBackend:
@@ -26,6 +26,7 @@ class RedlockBackend:
         fencing=True, waiting=True, queue=False, transfer=False, listing=True, min_expire=0.1, max_expire=RESTART_DELAY
     )
     settings = frozenset({"LOCATION", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
         nodes, delay = quorum_config(config)

@@ -23,6 +23,7 @@ from ..redis.transport.address import address
 from ..redis.transport.pool import ConnectionPool
 from ..redis.transport.server import Server
 from .scripts import RELEASE
+from .settings import OPTIONS
 
 logger = logging.getLogger("distlock_web")
 
@@ -36,7 +37,7 @@ class Node:
     """A member of the quorum ``who`` says: its own name, all names, and the delay after a loss of data."""
 
     def __init__(self, config: StoreConfig) -> None:
-        self.address = address(config)
+        self.address = address(config, OPTIONS)
         self.server = Server(self.address, self._cancel)
         self.outage = self.server.outage
         self.timeout = self.server.answer_timeout  #: seconds that an answer may take

@@ -13,7 +13,7 @@ from ...core.runtime import Runtime, new_ident
 from ...kit.blocking_port import BlockingBackend, BlockingPort, Executors
 from ...kit.outage import Outage
 from ...kit.wakeups import Wakeups
-from .address import address
+from .address import OPTIONS, address
 from .callers import Borrowed, is_at
 from .database import Database, NoAnswer, NoConnectionFree, Transaction
 from .diagnose import diagnose
@@ -61,6 +61,7 @@ class SQLBackend(BlockingBackend):
         min_expire=0.05,
     )
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)

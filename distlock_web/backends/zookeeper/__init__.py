@@ -6,7 +6,7 @@ from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...kit.blocking_port import BlockingBackend
 from ...kit.wakeups import Wakeups
-from .address import address
+from .address import OPTIONS, address
 from .places import Places
 from .session import Session
 from .verbs import ZooKeeperVerbs
@@ -17,6 +17,7 @@ class ZooKeeperBackend(BlockingBackend):
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=False, listing=True, min_expire=0.01)
     settings = frozenset({"LOCATION", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
         wakeups = Wakeups()

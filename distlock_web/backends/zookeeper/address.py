@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
-from ...core.setting import check_flag
+from ...core.location import host_and_port, split_location
+from ...core.setting import Setting, check_file, check_flag, check_seconds, table, unchecked
 
-#: Seconds that a lock in front of a request waits for an answer: a write is on the disks of a majority by then.
-TIMEOUT = 2.0
-#: Seconds without a word from us after which the servers end our session: our places in the queues go with it.
-SESSION_TIMEOUT = 15.0
 
-_FILES = ("ca", "certfile", "keyfile")
-_FLAGS = ("use_ssl", "verify_certs", "check_hostname")
-_OPTIONS = ("session_timeout", "timeout", "auth", *_FILES, "keyfile_password", *_FLAGS)
+def _check_auth(given: object, setting: str) -> str:
+    if not isinstance(given, str) or (given and ":" not in given):
+        raise ConfigurationError(f'{setting} has to be text such as "user:password", for the scheme "digest".')
+    return given
+
+
+PORT = 2181
+
+#: kazoo's own, handed on as they are.
+TLS = table(
+    Setting("use_ssl", check_flag, None, "encrypt the connection", "kazoo's: `False`"),
+    Setting("ca", check_file, None, "the file with the certificates of the authorities", "the system's"),
+    Setting("certfile", check_file, None, "the file with the certificate of the client", "none"),
+    Setting("keyfile", check_file, None, "the file with the key of that certificate", "none"),
+    Setting("keyfile_password", unchecked, None, "the password of that file", "none"),
+    Setting("verify_certs", check_flag, None, "check the server's certificate", "kazoo's: `True`"),
+    Setting("check_hostname", check_flag, None, "compare it with the name of the host", "kazoo's: `False`"),
+)
+OPTIONS = {
+    **table(
+        Setting(
+            "timeout", partial(check_seconds, minimum=0.01), 2.0,
+            "seconds until a request without an answer raises `BackendUnavailable`. After that, requests are refused "
+            "at once until ZooKeeper answers again",
+        ),
+        Setting(
+            "session_timeout", partial(check_seconds, minimum=0.1), 15.0,
+            "seconds of silence after which ZooKeeper considers a process dead: its places in the queues go with it. "
+            "The servers limit this value (`minSessionTimeout`, `maxSessionTimeout`)",
+        ),
+        Setting(
+            "auth", _check_auth, None,
+            "digest credentials. Only this user can then read and write the nodes, so every process needs the same "
+            "credentials. Without `auth` the nodes are open to everybody",
+            "from the URL (`zookeeper://user:password@…`), else none",
+        ),
+    ),
+    **TLS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,61 +70,30 @@ class ZooAddress:
 
 def address(config: StoreConfig) -> ZooAddress:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
-    where = f"DISTLOCK[{config.alias!r}]"
-    options = config.options
-    config.check_options(_OPTIONS)
+    given = config.read_options(OPTIONS)
     hosts, chroot, auth = _parse(config)
     return ZooAddress(
         hosts=hosts + chroot,
         chroot=chroot,
-        session_timeout=config.seconds("session_timeout", SESSION_TIMEOUT, minimum=0.1),
-        timeout=config.seconds("timeout", TIMEOUT, minimum=0.01),
-        auth=_auth(options.get("auth", auth), f'{where}["OPTIONS"]["auth"]'),
-        tls=_tls(options, where),
+        session_timeout=given["session_timeout"],
+        timeout=given["timeout"],
+        auth=_check_auth(auth, config.option("auth")) if given["auth"] is None else given["auth"],
+        tls={name: given[name] for name in TLS if given[name] is not None},
         name=f"ZooKeeper at {hosts}{chroot}",
     )
 
 
 def _parse(config: StoreConfig) -> tuple[str, str, str]:
     """The servers, the chroot and the credentials of a URL."""
-    location = config.location or "zookeeper://127.0.0.1:2181"
-    scheme, _, rest = location.partition("://")
-    servers, slash, path = rest.partition("/")
-    credentials, _, servers = servers.rpartition("@")
-    chroot = (slash + path).rstrip("/")
-    hosts = servers.split(",")
+    location = config.location or f"zookeeper://127.0.0.1:{PORT}"
+    parts = split_location(location)
+    chroot = f"/{parts.path}".rstrip("/")
     components = chroot.split("/")[1:]
-    right = scheme == "zookeeper" and all(map(_is_host, hosts)) and not {"", ".", ".."}.intersection(components)
+    right = parts.scheme == "zookeeper" and all(host_and_port(host, PORT) for host in parts.hosts)
+    right = right and not {"", ".", ".."}.intersection(components)
     if not right or not {"?", "#"}.isdisjoint(location) or "@" in chroot:  # in a chroot: a password with a slash
         raise config.wrong_location(
             "a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, where the path, if there is one, is a node "
             "that exists: the chroot. / and @ in a password: %2F and %40"
         )
-    return ",".join(hosts), unquote(chroot), unquote(credentials)
-
-
-def _is_host(server: str) -> bool:
-    try:
-        parts = urlsplit("//" + server)
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0) and not parts.path
-    except ValueError:  # a port that is none, a bracket that is not closed
-        return False
-
-
-def _auth(given: object, setting: str) -> str:
-    if not isinstance(given, str) or (given and ":" not in given):
-        raise ConfigurationError(f'{setting} has to be text such as "user:password", for the scheme "digest".')
-    return given
-
-
-def _tls(options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The options of TLS. A certificate that is not there would look like a server that is not."""
-    for name in _FLAGS:
-        if name in options:
-            check_flag(options[name], f'{where}["OPTIONS"][{name!r}]')
-    for name in _FILES:
-        path = options.get(name)
-        if path is not None and not os.access(path, os.R_OK):
-            why = "cannot be read" if os.path.exists(path) else "does not exist"
-            raise ConfigurationError(f'{where}["OPTIONS"][{name!r}] names {str(path)!r}, which {why}.')
-    return {name: options[name] for name in (*_FILES, "keyfile_password", *_FLAGS) if name in options}
+    return ",".join(parts.hosts), unquote(chroot), unquote(parts.credentials.removesuffix("@"))

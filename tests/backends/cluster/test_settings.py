@@ -112,6 +112,7 @@ def test_the_rights_that_locks_need_are_named_and_suffice(cluster: Cluster) -> N
         ({"BACKEND": "redis-cluster", "LOCATION": "unix:///tmp/redis.sock"}, "LOCATION"),
         ({"LOCATION": "redis+cluster://h1/", "OPTIONS": {"host": "h2"}}, "'host'"),
         ({"LOCATION": "redis+cluster://h1/", "OPTIONS": {"socket_timeuot": 2}}, "socket_timeout"),
+        ({"LOCATION": "redis+cluster://h1/", "OPTIONS": {"sentinel_kwargs": {}}}, "does not exist. It may be: "),
         ({"LOCATION": "redis+cluster://h1/", "OPTIONS": {"socket_timeout": -1}}, "socket_timeout"),
     ],
 )

@@ -87,7 +87,8 @@ def test_a_file_that_is_missing_is_named(option: str, where: str) -> None:
     if where == "LOCATION":
         settings["LOCATION"] += f"?{option}={missing}"
     configure({"default": {**settings, "OPTIONS": {option: missing} if where == "OPTIONS" else {}}})
-    with pytest.raises(ConfigurationError, match=f"{option} names '{missing}', which does not exist"), lock("a"):
+    named = rf"\[\"OPTIONS\"\]\['{option}'\]" if where == "OPTIONS" else f"DISTLOCK\\['default'\\]: {option}"
+    with pytest.raises(ConfigurationError, match=rf"{named} names '{missing}', which does not exist"), lock("a"):
         pass
 
 

@@ -34,6 +34,7 @@ def made(settings: dict[str, Any]) -> Any:
         ({"LOCATION": f"redlock://{THREE}/0?restart_delay=-1"}, "restart_delay.*is -1"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"nodes": ["redis://h1"]}}, "twice, in LOCATION and"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"socket_timeuot": 1}}, "Did you mean 'socket_timeout'"),
+        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"restart_dely": 1}}, "Did you mean 'restart_delay'"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"min_replicas": 1}}, "min_replicas"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://h1"}}, "is of type str; it has to be a list of redis"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": 3}}, "is of type int; it has to be a list of redis"),

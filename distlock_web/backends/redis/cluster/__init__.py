@@ -11,7 +11,7 @@ from ....core.runtime import TASKS, THREADS, drive
 from .. import RedisBackend
 from ..diagnose import diagnose
 from ..transport.server import Server
-from .address import cluster_address
+from .address import OPTIONS, cluster_address
 from .port import ClusterPort
 from .redirects import NodeAddress
 from .routes import Routes
@@ -23,6 +23,7 @@ class ClusterBackend:
 
     capabilities = RedisBackend.capabilities
     settings = frozenset({"LOCATION", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
         base, seeds = cluster_address(config)

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
-from ....core.location import without_credentials
+from ....core.location import split_location, without_credentials
+from ..transport.address import OPTIONS as OF_ONE_SERVER
 from ..transport.address import RedisAddress, checked, of_url
 from .redirects import NodeAddress
 
-#: Options of a connection that are each node's own here.
-_OF_ONE_SERVER = ("host", "port", "path", "db")
+#: What is each node's own here.
+_ADDRESSES = ("host", "port", "path", "db")
+OPTIONS = {name: row for name, row in OF_ONE_SERVER.items() if name not in _ADDRESSES}
 
 
 def cluster_address(config: StoreConfig) -> tuple[RedisAddress, list[NodeAddress]]:
     """How to connect to each node, and those nodes that are asked for the others. ``ConfigurationError``: see there."""
-    where = f"DISTLOCK[{config.alias!r}]"
-    for name in _OF_ONE_SERVER:
+    for name in _ADDRESSES:
         if config.options.get(name):
             raise ConfigurationError(
-                f'{where}["OPTIONS"] has {name!r}, which is for one server: the nodes of a cluster are in LOCATION.'
+                f'{config.where}["OPTIONS"] has {name!r}, which is for one server: the nodes of a cluster are in '
+                f"LOCATION."
             )
-    options = {name: value for name, value in config.options.items() if name not in _OF_ONE_SERVER}
-    urls = _urls(config.location, where)
-    found = [of_url(url, where) for url in urls]
+    options = {name: value for name, value in config.options.items() if name not in _ADDRESSES}
+    found = [of_url(url, config.where) for url in _urls(config)]
     for _, kwargs in found:
         if kwargs.get("db") or "path" in kwargs:
-            shown = without_credentials(config.location)
-            raise ConfigurationError(
-                f'{where}["LOCATION"] is {shown!r}; it has to be redis+cluster://host:7000,host:7001/ (or '
-                f"rediss+cluster://): a cluster has no numbered databases and no sockets."
+            raise config.wrong_location(
+                "redis+cluster://host:7000,host:7001/ (or rediss+cluster://): a cluster has no numbered databases and "
+                "no sockets"
             )
     seeds = [NodeAddress(kwargs.get("host", "localhost"), int(kwargs.get("port", 6379))) for _, kwargs in found]
-    return checked(config, *found[0], options), seeds
+    return checked(replace(config, options=options), *found[0], OPTIONS), seeds
 
 
 def address_of(node: NodeAddress, base: RedisAddress) -> RedisAddress:
@@ -43,16 +42,16 @@ def address_of(node: NodeAddress, base: RedisAddress) -> RedisAddress:
     return replace(base, kwargs=kwargs, name=f"The node {node} of the Redis Cluster", clustered=True)
 
 
-def _urls(location: str, where: str) -> list[str]:
+def _urls(config: StoreConfig) -> list[str]:
     """A URL of a single server for each of the hosts."""
-    parts = urlsplit(location)
-    scheme = parts.scheme.removesuffix("+cluster") or "redis"
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    named = [host for host in hosts.split(",") if host]
-    if location and not named:
+    if not config.location:
+        return [""]
+    url = split_location(config.location)
+    hosts = [host for host in url.hosts if host]
+    if not hosts:
+        shown = without_credentials(config.location)
         raise ConfigurationError(
-            f'{where}["LOCATION"] is {without_credentials(location)!r}, which names no node: it has to be '
+            f'{config.where}["LOCATION"] is {shown!r}, which names no node: it has to be '
             f"redis+cluster://host:7000,host:7001/."
         )
-    rest = parts.path + (f"?{parts.query}" if parts.query else "")
-    return [f"{scheme}://{credentials}{at}{host}{rest}" for host in named] or [""]
+    return [url.of_host(host, url.scheme.removesuffix("+cluster"), url.path) for host in hosts]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -21,7 +20,17 @@ from redis.retry import Retry
 from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
 from ....core.location import without_credentials
-from ....core.setting import check_seconds, unknown_name
+from ....core.setting import (
+    Setting,
+    Settings,
+    check_count,
+    check_file,
+    check_known,
+    check_seconds,
+    or_none,
+    table,
+    unchecked,
+)
 
 if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
     raise ImportError("redis-py has to be 5.0.1 or newer", name="redis")
@@ -29,16 +38,54 @@ if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told n
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
 AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
 
-#: Ours beside redis-py's: the size of the pool, and how long to wait for a connection when all are in use; how many
-#: replicas must have a lock before it counts, and how long to wait for them.
-POOL_OPTIONS = ("max_connections", "pool_timeout")
-REPLICA_OPTIONS = ("min_replicas", "replica_timeout")
-OWN_OPTIONS = (*POOL_OPTIONS, *REPLICA_OPTIONS)
-
 #: A lock is in front of a request: an answer that takes longer than this is none.
 TIMEOUT = 1.0
 #: Replicas confirm within their network's round trip; this is for one that has to catch up.
 REPLICA_TIMEOUT = 0.5
+
+
+def _check_timeout(given: Any, setting: str) -> float:
+    return check_seconds(given or TIMEOUT, setting)
+
+
+#: Keywords of redis-py's connections, of which it takes any other, too.
+OF_REDIS_PY = table(
+    Setting("host", unchecked, None, "the server", "from `LOCATION`, else `localhost`"),
+    Setting("port", unchecked, None, "its port", "from `LOCATION`, else 6379"),
+    Setting("username", unchecked, None, "the user, of an ACL", "from `LOCATION`, else none"),
+    Setting("password", unchecked, None, "the password", "from `LOCATION`, else none"),
+    Setting("db", unchecked, None, "the number of the database", "from `LOCATION`, else 0"),
+    Setting("socket_timeout", _check_timeout, TIMEOUT, "seconds that an answer may take"),
+    Setting("socket_connect_timeout", _check_timeout, TIMEOUT, "seconds that it may take to connect"),
+    Setting(
+        "health_check_interval", unchecked, None,
+        "seconds of idleness after which a connection is tested before it is used; in threads only, because an event "
+        "loop notices a closed connection", "0: no test",
+    ),
+    Setting("ssl_ca_certs", check_file, None, "the file with the certificates of the authorities", "the system's"),
+    Setting("ssl_ca_path", check_file, None, "a folder of such files", "the system's"),
+    Setting("ssl_certfile", check_file, None, "the file with the certificate of the client", "none"),
+    Setting("ssl_keyfile", check_file, None, "the file with the key of that certificate", "none"),
+    Setting("server", unchecked, None, "in tests, a `FakeServer` of [fakeredis](testing.md#on-fakeredis)", "none"),
+)  # fmt: skip
+OPTIONS = {
+    **OF_REDIS_PY,
+    **table(
+        Setting("max_connections", check_count, 100, "connections of the pool; opened ones stay open"),
+        Setting(
+            "pool_timeout", partial(check_seconds, zero=True, text=True), TIMEOUT,
+            "seconds to wait for a connection when all are in use; 0: not at all",
+        ),
+        Setting(
+            "min_replicas", or_none(partial(check_count, text=True)), None,
+            "how many replicas must have a lock before [it counts](redis.md#min_replicas)", "none",
+        ),
+        Setting(
+            "replica_timeout", or_none(partial(check_seconds, minimum=0.001, text=True)), None,
+            "seconds that they have for it, at most half of `socket_timeout`", f"{REPLICA_TIMEOUT}, or that half",
+        ),
+    ),
+}  # fmt: skip
 
 _TWINS = {
     redis.Connection: aioredis.Connection,
@@ -106,12 +153,12 @@ class RedisAddress:
         return connection
 
 
-def address(config: StoreConfig) -> RedisAddress:
+def address(config: StoreConfig, rows: Settings = OPTIONS) -> RedisAddress:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     if config.resource is not None:
         pool = cast("redis.ConnectionPool", config.resource())
-        return checked(config, *of_pool(pool), config.options)
-    return checked(config, *of_url(config.location, f"DISTLOCK[{config.alias!r}]"), config.options)
+        return checked(config, *of_pool(pool), rows)
+    return checked(config, *of_url(config.location, config.where), rows)
 
 
 def of_pool(pool: redis.ConnectionPool) -> tuple[type[DriverConnection], dict[str, Any]]:
@@ -141,13 +188,10 @@ def _fake_class(where: str, given: object) -> type[DriverConnection]:
 
 
 def checked(
-    config: StoreConfig,
-    connection_class: type[DriverConnection],
-    kwargs: dict[str, Any],
-    options: Mapping[str, Any],
+    config: StoreConfig, connection_class: type[DriverConnection], kwargs: dict[str, Any], rows: Settings
 ) -> RedisAddress:
-    """The address of these keywords, over which ``options`` win."""
-    where = f"DISTLOCK[{config.alias!r}]"
+    """The address of these keywords, over which ``OPTIONS`` win. ``rows`` are the store's own."""
+    where, options = config.where, config.options
     if "server" in options:
         if "+" in config.location.partition("://")[0] or "min_replicas" in options:
             raise ConfigurationError(f"{where} is on fakeredis, which is one server: no cluster, sentinel or replicas.")
@@ -156,30 +200,26 @@ def checked(
     if fake and find_spec("lupa") is None:
         raise ConfigurationError(f"{where} is on fakeredis, which runs no scripts here: pip install 'fakeredis[lua]'.")
     known = parameters(connection_class)
-    for name, value in options.items():
-        if name not in known and name not in OWN_OPTIONS:
-            every = (*sorted(known), *OWN_OPTIONS, "sentinel_kwargs")
-            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, every))
-        kwargs[name] = value
-    kwargs = {name: value for name, value in kwargs.items() if name in known or name in OWN_OPTIONS}
-    _check_files(kwargs, where)
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        kwargs[name] = check_seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
-    max_connections = _count(kwargs.pop("max_connections", 100), "max_connections", where)
-    given = kwargs.pop("pool_timeout", TIMEOUT)
-    pool_timeout = check_seconds(given, f'{where}["OPTIONS"]["pool_timeout"]', zero=True, text=True)
-    replicas = _replicas(kwargs, where)
+    own = rows.keys() - OF_REDIS_PY.keys()
+    check_known(options, (*sorted(known), *sorted(own)), f'{where}["OPTIONS"] has')
+    given = {**kwargs, **options}
+    values = {name: row.default for name, row in rows.items() if row.default is not None} | given
+    for name, row in rows.items():
+        if name in given:
+            setting = config.option(name) if name in options else f"{where}: {name}"  # of the URL, or of a cache
+            values[name] = row.check(given[name], setting)
+    kwargs = {name: value for name, value in values.items() if name in known}
     if not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
         kwargs |= driver_info("driver_info" in known)
     kwargs.update(OURS)
     return RedisAddress(
         connection_class,
         kwargs,
-        max_connections,
-        pool_timeout or 0.0,
+        values["max_connections"],
+        values["pool_timeout"],
         ("fakeredis" if fake else "Redis") + _place(kwargs),
         config.prefix,
-        *replicas,
+        *_replicas(config, values),
     )
 
 
@@ -196,29 +236,22 @@ def driver_info(known: bool) -> dict[str, Any]:
     return {"driver_info": DriverInfo()}
 
 
-def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
-    """``min_replicas`` and ``replica_timeout``, taken out of the keywords. In a URL they are text."""
-    minimum, given = (kwargs.pop(name, None) for name in REPLICA_OPTIONS)
+def _replicas(config: StoreConfig, values: Mapping[str, Any]) -> tuple[int, float]:
+    """``min_replicas`` and ``replica_timeout``, of which the second is nothing without the first."""
+    minimum, seconds = values.get("min_replicas"), values.get("replica_timeout")
+    setting = config.option("replica_timeout")
     if minimum is None:
-        if given is not None:
-            raise ConfigurationError(f'{where}["OPTIONS"]["replica_timeout"] is for min_replicas, which is not given.')
+        if seconds is not None:
+            raise ConfigurationError(f"{setting} is for min_replicas, which is not given.")
         return 0, 0.0
-    if isinstance(minimum, str) and minimum.isdecimal():
-        minimum = int(minimum)
-    half = kwargs["socket_timeout"] / 2
-    setting = f'{where}["OPTIONS"]["replica_timeout"]'
-    seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001, text=True)
+    half = values["socket_timeout"] / 2
+    if seconds is None:
+        return minimum, min(REPLICA_TIMEOUT, half)
     if seconds > half:  # two such times may pass before an answer comes: see Stream.confirm
         raise ConfigurationError(
             f"{setting} is {seconds:g}; it has to be at most half of socket_timeout, which is {2 * half:g} s."
         )
-    return _count(minimum, "min_replicas", where), seconds
-
-
-def _count(given: object, name: str, where: str) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ConfigurationError(f'{where}["OPTIONS"][{name!r}] is {given!r}; it has to be a whole number, 1 or more.')
-    return given
+    return minimum, seconds
 
 
 def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
@@ -239,17 +272,6 @@ def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str,
             f"redis://127.0.0.1:6379/0."
         )
     return kwargs.pop("connection_class", redis.Connection), kwargs
-
-
-def _check_files(kwargs: Mapping[str, Any], where: str) -> None:
-    """A certificate that is not there would look like a server that is not."""
-    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"):
-        path = kwargs.get(name)
-        if path is None:
-            continue
-        if not os.access(path, os.R_OK):
-            why = "cannot be read" if os.path.exists(path) else "does not exist"
-            raise ConfigurationError(f"{where}: {name} names {str(path)!r}, which {why}.")
 
 
 def parameters(connection_class: type) -> set[str]:

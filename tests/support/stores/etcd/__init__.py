@@ -6,11 +6,13 @@ over HTTP, with the client of the standard library.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 from distlock_web.core.backend import Capabilities
 from distlock_web.core.config import StoreConfig
+from distlock_web.core.setting import Setting, check_seconds, table
 from distlock_web.kit.blocking_port import BlockingBackend
 from distlock_web.kit.wakeups import Wakeups
 
@@ -18,8 +20,9 @@ from .news import News
 from .server import Connections, Server
 from .verbs import EtcdVerbs
 
-#: Seconds that an answer is waited for.
-TIMEOUT = 2.0
+OPTIONS = table(
+    Setting("timeout", partial(check_seconds, minimum=0.05), 2.0, "seconds until a request without an answer fails")
+)
 #: For requests, and for renewals alone.
 CONNECTIONS, RENEWAL_CONNECTIONS = 10, 2
 
@@ -29,12 +32,13 @@ class EtcdBackend(BlockingBackend):
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=1.0)
     settings: ClassVar[frozenset[str]] = frozenset({"LOCATION", "OPTIONS"})
+    options = OPTIONS
 
     def __init__(self, config: StoreConfig) -> None:
-        config.check_options(("timeout",))
+        options = config.read_options(OPTIONS)
         host, port, path = _address(config)
         wakeups = Wakeups()
-        self._server = Server(host, port, config.seconds("timeout", TIMEOUT, minimum=0.05))
+        self._server = Server(host, port, options["timeout"])
         self._news = News(self._server, path, wakeups)
         self._connections = [Connections(self._server, size) for size in (CONNECTIONS, RENEWAL_CONNECTIONS)]
         verbs, renewing = (EtcdVerbs(each, path, self._news) for each in self._connections)
