@@ -17,6 +17,9 @@ from typing import Any
 from distlock_web.core.backend import Capabilities
 from distlock_web.core.config import SETTINGS, STORES, StoreConfig
 from distlock_web.core.setting import Setting, Settings
+from distlock_web.locks.call_options import CALL_OPTIONS
+from distlock_web.locks.once import OWN_OPTIONS as ONCE_OPTIONS
+from distlock_web.locks.options import OPTIONS as LOCK_OPTIONS
 from distlock_web.web.settings import PROJECT_SETTINGS
 
 DOCS = Path(__file__).parent
@@ -60,8 +63,12 @@ def options_of(store: str) -> Settings:
 def tables() -> dict[str, str]:
     """All that can be set, and what the stores can do."""
     redis = options_of("redis").values()
+    key, *of_calls = CALL_OPTIONS.values()
     found = {
         "capabilities": stores(),
+        "lock": settings(TIMES, [key, *LOCK_OPTIONS.values()], "default: the setting, or"),
+        "decorator": settings("option", of_calls),
+        "once": settings("option", ONCE_OPTIONS.values()),
         "settings": settings("setting", SETTINGS.values()),
         "project": settings("setting", PROJECT_SETTINGS.values()),
         "redlock": settings("`OPTIONS`", [row for row in options_of("redlock").values() if row not in redis]),

@@ -7,8 +7,9 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from ..core.errors import ConfigurationError
 from .call import decorator
-from .call_options import CallOptions, take_key
+from .call_options import CALL_OPTIONS, CallOptions, take_key
 from .key_templates import KeyInFront
+from .options import OPTIONS as LOCK_OPTIONS
 from .options import LockOptions, check_names, show_options
 
 P = ParamSpec("P")
@@ -19,7 +20,7 @@ class FunctionOptions(LockOptions, CallOptions, total=False):
     """What ``distributed_lockable(...)`` takes."""
 
 
-OPTIONS = tuple(FunctionOptions.__annotations__)
+OPTIONS = {**LOCK_OPTIONS, **CALL_OPTIONS}
 
 
 @overload

@@ -9,15 +9,16 @@ from types import MethodType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..core.errors import ConfigurationError, KeyReused, LockBusy
-from ..core.setting import Duration, check_flag, check_seconds
+from ..core.setting import Duration, Setting, check_flag, check_seconds, table
 from . import hooks
 from .call import Call, LockedFunction, decorator
-from .call_options import CallOptions, take_key
+from .call_options import CALL_OPTIONS, CallOptions, take_key
 from .commit import open_transaction
 from .events import log_fields
 from .hooks import Asked, Integration
 from .key_templates import KeyInFront
 from .lease import OnLost
+from .options import OPTIONS as LOCK_OPTIONS
 from .options import check_names, show_options
 from .plain_values import NotPlain, pack
 from .records import LOST, Record
@@ -42,9 +43,7 @@ _OF_COMMANDS = frozenset({
 class OnceOptions(CallOptions, total=False):
     """What ``once(...)`` takes: ``keep`` and ``result``, and options of ``distributed_lockable``."""
 
-    #: How long it stays done, from the beginning of its run.
     keep: Duration
-    #: Store what it returns, and return that when it is done.
     result: bool
     prefix: str | None
     expire: Duration | None
@@ -56,7 +55,15 @@ class OnceOptions(CallOptions, total=False):
     on_lost: OnLost | None
 
 
-OPTIONS = tuple(OnceOptions.__annotations__)
+OWN_OPTIONS = table(
+    Setting("keep", check_seconds, None, "how long it stays done, from the beginning of its run", "has to be given"),
+    Setting(
+        "result", check_flag, False,
+        "store what it returns, plain data of at most 64 KB as JSON, and return that when it is done",
+    ),
+)  # fmt: skip
+_OF_A_LOCK = ("prefix", "expire", "wait", "max_waiters", "renew", "renew_for", "store", "on_lost")
+OPTIONS = {**CALL_OPTIONS, **OWN_OPTIONS, **{name: LOCK_OPTIONS[name] for name in _OF_A_LOCK}}
 
 
 def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -92,8 +99,8 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
         take_key("once", first_key, options)
     if options.get("keep") is None:
         raise ConfigurationError('once needs to know how long it stays done: keep="24h".')
-    keep = check_seconds(options["keep"], "keep")
-    keeps_result = check_flag(options.get("result") or False, "result")
+    keep = OPTIONS["keep"].check(options["keep"], "keep")
+    keeps_result = OPTIONS["result"].check(options.get("result") or False, "result")
     has_key = options.get("key") is not None
     return decorator("once", options, partial(Once, keep=keep, keeps_result=keeps_result, has_key=has_key))
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, lock
+from distlock_web import ConfigurationError, distributed_lockable, lock, once
 from distlock_web.core.config import SETTINGS, STORES, StoreConfig, parse
 from distlock_web.core.registry import Registry
-from distlock_web.core.setting import Setting
+from distlock_web.core.setting import Setting, Settings
+from distlock_web.locks.call_options import CALL_OPTIONS, CallOptions
+from distlock_web.locks.decorator import OPTIONS as FUNCTION_OPTIONS
+from distlock_web.locks.decorator import FunctionOptions
+from distlock_web.locks.once import OPTIONS as ONCE_OPTIONS
+from distlock_web.locks.once import OnceOptions
 from distlock_web.locks.options import OPTIONS as LOCK_OPTIONS
 from distlock_web.locks.options import LockOptions
 from distlock_web.web.settings import PROJECT_SETTINGS, unknown_settings
@@ -28,14 +34,15 @@ LOCATIONS = {
 }
 
 
-def options_of(store: str) -> dict[str, Setting]:
+def options_of(store: str) -> Settings:
     module, _, name = StoreConfig("", store).path.rpartition(".")
-    found: dict[str, Setting] = getattr(import_module(module), name).options
+    found: Settings = getattr(import_module(module), name).options
     return found
 
 
 def every_row() -> Iterator[Any]:
     tables = {"DISTLOCK": SETTINGS, "project": PROJECT_SETTINGS, "lock": LOCK_OPTIONS}
+    tables |= {"decorator": FUNCTION_OPTIONS, "once": ONCE_OPTIONS}
     tables |= {store: options_of(store) for store in LOCATIONS}
     for where, rows in tables.items():
         for name, row in rows.items():
@@ -54,8 +61,14 @@ def test_a_row_has_its_name_a_meaning_and_a_default_that_is_right(name: str, row
         assert row.check(row.default, name) == row.default
 
 
-def test_the_options_of_a_lock_are_those_of_its_type() -> None:
-    assert list(LOCK_OPTIONS) == list(LockOptions.__annotations__)
+def test_the_options_are_those_of_the_types() -> None:
+    for rows, kind in (
+        (LOCK_OPTIONS, LockOptions),
+        (CALL_OPTIONS, CallOptions),
+        (FUNCTION_OPTIONS, FunctionOptions),
+        (ONCE_OPTIONS, OnceOptions),
+    ):
+        assert list(rows) == list(kind.__annotations__)
     assert {name.lower() for name in SETTINGS} == set(StoreConfig.__dataclass_fields__) - {"alias", "resource"}
 
 
@@ -86,15 +99,25 @@ def test_a_slip_in_the_settings_of_a_project_is_named_with_what_was_meant(name: 
     assert others == []
 
 
-@pytest.mark.parametrize("name", [*LOCK_OPTIONS])
-def test_a_slip_in_the_options_of_a_lock_is_named_with_what_was_meant(name: str) -> None:
-    slip: Any = {f"{name}_": 1}
+def options() -> Iterator[Any]:
+    taken: dict[str, tuple[Callable[..., object], Settings]] = {
+        "lock": (partial(lock, "a"), LOCK_OPTIONS),
+        "distributed_lockable": (distributed_lockable, FUNCTION_OPTIONS),
+        "once": (once, ONCE_OPTIONS),
+    }
+    for function, (call, rows) in taken.items():
+        for name in rows:
+            yield pytest.param(call, name, id=f"{function}-{name}")
+
+
+@pytest.mark.parametrize(("call", "name"), list(options()))
+def test_a_slip_in_an_option_is_named_with_what_was_meant(call: Callable[..., object], name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'{name}_', which does not exist\. Did you mean '{name}'\?"):
-        lock("a", **slip)
+        call(**{f"{name}_": 1})
 
 
 def test_messages_name_no_option_that_there_is_not() -> None:
-    known = {name for store in LOCATIONS for name in options_of(store)} | {*LOCK_OPTIONS}
+    known = {name for store in LOCATIONS for name in options_of(store)} | {*LOCK_OPTIONS, *ONCE_OPTIONS}
     named = {
         (path.name, name)
         for path in FILES

@@ -21,7 +21,7 @@ from distlock_web.core import config
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.locks.decorator import FunctionOptions
-from distlock_web.locks.options import LockOptions
+from distlock_web.locks.once import OnceOptions
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
 from tests.support.revoking import revoke
@@ -613,7 +613,7 @@ def test_every_check_has_its_code() -> None:
 
 
 def test_the_tables_name_what_there_is() -> None:
-    options = {"key", *LockOptions.__annotations__, *FunctionOptions.__annotations__}
+    options = {*FunctionOptions.__annotations__, *OnceOptions.__annotations__}
     assert names_in_table("options.md", "Options") == options
     assert names_in_table("options.md", "Settings") == set(config.SETTINGS)
     assert names_in_table("which-store.md", "Which store") == set(config.STORES)
