@@ -1,19 +1,29 @@
-"""What a free lock costs a thread: calls of functions of ours, and the files that a reader of them opens."""
+"""What a reader opens to understand one lock: the way of a free one, and of a wait, counted on Redis in threads."""
 
 from __future__ import annotations
 
+import ast
 import sys
+import threading
 from collections import Counter
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import pytest
 
-from distlock_web import lock
+from distlock_web import held_locks, lock
 from distlock_web.core import integrations
-from tests.support.source import PACKAGE
+from tests.support.source import PACKAGE, shown, tree
+from tests.support.waiting import eventually
 
-#: On Redis, with what the store does. The aim is 16 files.
-MAX_CALLS, MAX_FILES = 75, 21
+#: Of a free lock, with what the store does. Each of them may only fall; the share of the opened lines may only grow.
+#: The aim: 65 calls, 12 files, 600 lines, 20 classes, 40 %.
+MAX_CALLS, MAX_FILES, MAX_LINES, MAX_CLASSES, MIN_SHARE = 75, 21, 832, 26, 0.19
+#: What a wait adds to that. The aim: 350 lines in 4 files.
+MAX_MORE_LINES, MAX_MORE_FILES = 350, 6
 
 #: What is called outside of the store, as often as it stands here. Whoever adds a call says why every lock needs it.
 KNOWN = """
@@ -35,40 +45,147 @@ locks/scope.py: __init__ add claimant close let_go lost_hold raise_if_lost
 """
 
 
-def calls_of_a_free_lock() -> list[str]:
-    called: list[str] = []
+class Way:
+    """What was called of our functions, in their order, and whose objects they had in their hands."""
 
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        file = frame.f_code.co_filename
-        if event == "call" and file.startswith(str(PACKAGE)):
-            called.append(f"{file.removeprefix(str(PACKAGE))[1:]}: {frame.f_code.co_name}")
+    def __init__(self) -> None:
+        self.calls: list[CodeType] = []
+        self.classes: set[type] = set()
+        self._walks = False
 
-    for turn in range(5):  # the first ones connect, and find out what is remembered
-        sys.setprofile(note if turn == 4 else None)
+    @contextmanager
+    def walked(self) -> Iterator[None]:
+        self._walks = True
         try:
-            with lock("free", expire=5):
+            yield
+        finally:
+            self._walks = False
+
+    def note(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not self._walks or not frame.f_code.co_filename.startswith(str(PACKAGE)):
+            return
+        if event == "call":
+            self.calls.append(frame.f_code)
+        elif event == "return":
+            self.classes |= {kind for value in [*frame.f_locals.values(), argument] if is_ours(kind := type(value))}
+
+    def lines(self, file: str) -> int:
+        """The lines of the functions of this file that were called, with their texts and comments."""
+        begun = {code.co_firstlineno for code in self.calls if code.co_filename == file}
+        lines = set[int]()
+        for node in ast.walk(tree(Path(file))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.GeneratorExp):
+                first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+                if first in begun:
+                    lines |= {*range(first, (node.end_lineno or first) + 1)}
+        return len(lines)
+
+    @property
+    def files(self) -> list[str]:
+        return sorted({code.co_filename for code in self.calls})
+
+    @property
+    def named(self) -> list[str]:
+        return [f"{shown(Path(code.co_filename))}: {code.co_name}" for code in self.calls]
+
+    def table(self) -> str:
+        """For people: by file, the lines of the way and of all of it."""
+        return "\n".join(f"{self.lines(file):5} of {length(file):4}  {shown(Path(file))}" for file in self.files)
+
+
+def is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("distlock_web.")
+
+
+def length(file: str) -> int:
+    return len(Path(file).read_text("utf-8").splitlines())
+
+
+@pytest.fixture(autouse=True)
+def alone(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the frameworks that other tests have loaded."""
+    monkeypatch.setattr(integrations, "installed", integrations.Installed())
+
+
+def way_of_a_free_lock() -> Way:
+    way = Way()
+    for turn in range(5):  # the first ones connect, and find out what is remembered
+        sys.setprofile(way.note if turn == 4 else None)
+        try:
+            with way.walked(), lock("free", expire=5):
                 pass
         finally:
             sys.setprofile(None)
-    return called
+    return way
 
 
-def test_a_free_lock_takes_few_calls_in_few_files(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without the frameworks that other tests have loaded.
-    monkeypatch.setattr(integrations, "installed", integrations.Installed())
-    called = calls_of_a_free_lock()
+def ways_of_a_wait() -> list[set[CodeType]]:
+    """A second thread waits until the lock is released: what it calls, and the thread that hears of the release."""
+    way, found = Way(), []
+    threading.setprofile(way.note)
+    try:
+        for _ in range(4):
+            way.calls.clear()
+            entered = threading.Event()
+
+            def wait(entered: threading.Event = entered) -> None:
+                with lock("awaited", expire=60, wait=60):
+                    entered.set()
+
+            waiting = threading.Thread(target=wait)
+            with way.walked():
+                with lock("awaited", expire=60):
+                    waiting.start()
+                    eventually(waits, "the second one waits")
+                assert entered.wait(60)
+                waiting.join(60)
+            found.append(set(way.calls))
+    finally:
+        threading.setprofile(None)
+    return found[1:]  # the first one connects
+
+
+def waits() -> bool:
+    return any(row.lock.waiters for row in held_locks())
+
+
+def test_a_free_lock_takes_few_calls_in_few_files() -> None:
+    way = way_of_a_free_lock()
     known = [
         f"{file}: {name}"
         for file, _, names in (line.partition(":") for line in KNOWN.split("\n"))
         for name in names.split()
     ]
-    ours = Counter(call for call in called if not call.startswith("backends/"))
+    ours = Counter(call for call in way.named if not call.startswith("backends/"))
     added = ours - Counter(known)
     assert not added, f"on the way of every lock there is more now: {sorted(added.elements())}"
     gone = Counter(known) - ours
     assert not gone, f"take it out of the list: {sorted(gone.elements())}"
-    in_backend = Counter(call for call in called if call.startswith("backends/"))
-    files = {call.partition(":")[0] for call in called}
-    print(f"{len(called)} calls in {len(files)} files")
-    assert len(called) <= MAX_CALLS, sorted(in_backend.elements())
-    assert len(files) <= MAX_FILES, sorted(files)
+    lines = sum(map(way.lines, way.files))
+    share = lines / sum(map(length, way.files))
+    print(way.table())
+    print(*sorted(kind.__name__ for kind in way.classes))
+    print(
+        f"a free lock: {len(way.calls)} calls, {len(way.files)} files, {lines} lines, {len(way.classes)} classes, "
+        f"{share:.0%} of what one opens"
+    )
+    assert len(way.calls) <= MAX_CALLS, sorted(name for name in way.named if name.startswith("backends/"))
+    assert len(way.files) <= MAX_FILES
+    assert lines <= MAX_LINES
+    assert len(way.classes) <= MAX_CLASSES
+    assert share >= MIN_SHARE
+
+
+def test_a_wait_adds_little_to_that() -> None:
+    free, both = way_of_a_free_lock(), list[Way]()
+    for called in ways_of_a_wait():
+        both.append(way := Way())
+        way.calls = [*free.calls, *called]
+    # On a busy machine a rare branch may be walked: not each time.
+    way = min(both, key=lambda each: sum(map(each.lines, each.files)))
+    more = sum(map(way.lines, way.files)) - sum(map(free.lines, free.files))
+    files = sorted({*way.files} - {*free.files})
+    print(way.table())
+    print(f"a wait: {more} lines more, {len(files)} files more: {[shown(Path(file)) for file in files]}")
+    assert more <= MAX_MORE_LINES
+    assert len(files) <= MAX_MORE_FILES
