@@ -93,17 +93,10 @@ class StarletteIntegration(asgi.ASGIIntegration):
         return response
 
     def send_under_lock(self, result: Any, lock: StreamLock) -> Any:
-        request = asgi.running.get()
         if isinstance(result, FileResponse):
-            lock.by_server = True
-            lock.lives_with(result)
-            if request is not None:
-                request.locks.append(lock)
-            return result
+            return asgi.sent_whole(result, lock)
         steps = result.body_iterator
-        result.body_iterator = body = LockedAsyncBody(lock, aiter(steps), *_closers(steps))
-        if request is not None:
-            request.bodies.append(body)
+        result.body_iterator = body = asgi.locked_body(lock, aiter(steps), *_closers(steps))
         if isinstance(result, StreamingResponse):
             result.stream_response = partial(_stream, result.stream_response, body)  # type: ignore[method-assign]
         return result

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
+
+logger = logging.getLogger("distlock_web.testing")
+_RAISED = "The app has raised, where a server would answer 500"
 
 
 class Reply(NamedTuple):
@@ -67,6 +71,7 @@ class WSGISite:
                 if len(sent) == most:
                     break
         except Exception:
+            logger.warning(_RAISED, exc_info=True)
             if not told:
                 told.append(("500", []))
         finally:
@@ -125,8 +130,11 @@ class ASGISite:
             await asyncio.wait({app}, timeout=1)  # it may be listening, which ends it
             gone.cancel()
             app.cancel()
-        with suppress(Exception, asyncio.CancelledError):
-            await app
+        with suppress(asyncio.CancelledError):
+            try:
+                await app
+            except Exception:
+                logger.warning(_RAISED, exc_info=True)
         start = next((each for each in told if each["type"] == "http.response.start"), None)
         if start is None:
             return Reply(500, {}, b"")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from ..core.errors import ConfigurationError, KeyUnavailable
@@ -30,6 +30,7 @@ from .request_ids import RequestScope, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure
 
+T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -321,8 +322,26 @@ class AnswerMiddleware:
 
 def running_request() -> Request:
     if (request := running.get()) is None:
-        raise LookupError("no request runs here")
+        raise LookupError("no request runs here: is RequestMiddleware around the app?")
     return request
+
+
+def locked_body(lock: StreamLock, steps: AsyncIterator[T], *closers: Callable[[], object]) -> LockedAsyncBody[T]:
+    """A body that runs under the lock. It ends with the request at the latest: if the client goes, and if it fails."""
+    body = LockedAsyncBody(lock, steps, *closers)
+    if (request := running.get()) is not None:
+        request.bodies.append(body)
+    return body
+
+
+def sent_whole(response: T, lock: StreamLock) -> T:
+    """A response that the framework sends by itself, such as a file: the lock ends when its last byte is sent."""
+    lock.by_server = True
+    request = running.get()
+    lock.lives_with(response if request is None else request)
+    if request is not None:
+        request.locks.append(lock)
+    return response
 
 
 class ASGIIntegration(WebIntegration):
@@ -333,9 +352,18 @@ class ASGIIntegration(WebIntegration):
         endpoint = request.scope.get("endpoint")
         return () if endpoint is None else (endpoint,)
 
-    def user_of(self, request: Request) -> Iterator[str]:
-        """Whose request it is, in parts of a digest. Where nobody knows users, it is what a client has sent."""
-        yield from (request.headers.get(name) or "" for name in (*CREDENTIALS, "Cookie"))
+    def user_of(self, request: Request) -> Iterable[str] | str | None:
+        """Who is logged in: a text, or several (``user_parts``). None, or nothing but "": nobody is known.
+
+        Then what the client has sent says who asks: its credentials and its cookies.
+        """
+        return None
+
+    def _who(self, request: Request) -> list[str]:
+        said = self.user_of(request)
+        parts = [said] if isinstance(said, str) else list(said or ())
+        # Nobody is no user: to all who are not logged in `once` would show what one of them was answered.
+        return parts if any(parts) else [request.headers.get(name) or "" for name in (*CREDENTIALS, "Cookie")]
 
     def request(self) -> object:
         """What ``request`` is in a key, where no argument is called so. ``LookupError``: none of ours runs here."""
@@ -385,7 +413,7 @@ class ASGIIntegration(WebIntegration):
         body = await asking.body() if locked.asynchronous else asking.body_now()
         scope, headers = asking.scope, asking.headers
         where = (asking.method, headers.get("Host") or "", scope["path"], scope.get("query_string", b""))
-        return digest_of(*self.user_of(asking), *where, asking.media_type, *_said(asking, body))
+        return digest_of(*self._who(asking), *where, asking.media_type, *_said(asking, body))
 
 
 def _said(request: Request, body: bytes | int) -> Iterator[str | bytes]:
