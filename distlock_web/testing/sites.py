@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
-logger = logging.getLogger("distlock_web.testing")
+_log = logging.getLogger("distlock_web.testing")
 _RAISED = "The app has raised, where a server would answer 500"
 
 
@@ -71,7 +71,7 @@ class WSGISite:
                 if len(sent) == most:
                     break
         except Exception:
-            logger.warning(_RAISED, exc_info=True)
+            _log.warning(_RAISED, exc_info=True)
             if not told:
                 told.append(("500", []))
         finally:
@@ -134,7 +134,7 @@ class ASGISite:
             try:
                 await app
             except Exception:
-                logger.warning(_RAISED, exc_info=True)
+                _log.warning(_RAISED, exc_info=True)
         start = next((each for each in told if each["type"] == "http.response.start"), None)
         if start is None:
             return Reply(500, {}, b"")
