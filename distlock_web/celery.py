@@ -139,7 +139,7 @@ class Unique:
             try:
                 return Lease(drive(acquire(locked, Scope(spec, THREADS, in_block=False))))
             except LockBusy as busy:
-                held = drive(retry_once(spec.store.listing_port(THREADS).inspect, spec.names))
+                held = drive(retry_once(spec.store.port(THREADS).inspect, spec.names))
                 if any(lock.state == "transit" for lock in held):
                     fields = scope.log_fields("unsent")
                     logger.info("%s is not sent, for it is queued. %s", self._task.name, busy, extra=fields)

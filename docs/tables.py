@@ -28,11 +28,8 @@ PLACE = re.compile(r"(?<=<!-- table )([\w ]+)(: python docs/tables\.py -->\n).*?
 
 #: A heading for each capability. One that is missing here fails.
 HEADINGS = {
-    "fencing": "fence",
-    "waiting": "wait",
     "queue": "in order",
     "transfer": "hand-over",
-    "listing": "listing",
     "records": "`once`",
     "bounded_queue": "`max_waiters`",
     "sharing": "`limit`, `shared`",

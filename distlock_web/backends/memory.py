@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ..core.backend import (
     SHARED,
+    Backend,
     Busy,
     Capabilities,
     Claim,
@@ -21,6 +22,7 @@ from ..core.backend import (
     Granted,
     LockInfo,
     Loss,
+    Port,
     WaiterInfo,
     at_once,
 )
@@ -89,15 +91,12 @@ class _Lock:
         return Ends(sorted(owner.until for owner in self.owners.values()), self.limit)
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """``"BACKEND": "memory"``. One process only: for tests and for trying things out."""
 
     capabilities = Capabilities(
-        fencing=True,
-        waiting=True,
         queue=True,
         transfer=True,
-        listing=True,
         records=True,
         bounded_queue=True,
         sharing=True,
@@ -139,7 +138,7 @@ class _Table:
         self.forget_at = now() + FORGET_AFTER
 
 
-class MemoryPort:
+class MemoryPort(Port):
     def __init__(self, table: _Table, runtime: Runtime) -> None:
         self.runtime = runtime
         self._table = table

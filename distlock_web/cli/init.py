@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from ..core.errors import BackendUnavailable
-from ..core.findings import Adopting, Preparable
 from ..core.registry import Store, registry
 from ..web.held_locks import StoreUnreachable, chosen_stores
 from .exit_codes import USAGE, CommandFailed
@@ -15,25 +14,23 @@ from .parser import Context
 
 def init(options: Namespace, context: Context) -> int:
     for store in chosen_stores(registry(), options.store):
-        backend = store.backend
-        if isinstance(backend, Preparable):
-            _do(store, backend.prepare, context)
-        else:
-            context.out.line(f"{store.alias}: nothing to make; a {store.config.backend} store needs nothing.")
+        done = _do(store, store.backend.prepare)
+        nothing = f"nothing to make; a {store.config.backend} store needs nothing."
+        context.out.line(f"{store.alias}: {done or nothing}")
     return 0
 
 
 def redlock(options: Namespace, context: Context) -> int:
     store = registry().store(options.store or "default")
-    backend = store.backend
-    if not isinstance(backend, Adopting):
+    done = _do(store, store.backend.adopt)
+    if not done:
         raise CommandFailed(f"The store {store.alias!r} has no nodes that vote: it is {store.config.backend}.", USAGE)
-    _do(store, backend.adopt, context)
+    context.out.line(f"{store.alias}: {done}")
     return 0
 
 
-def _do(store: Store, what: Callable[[], str], context: Context) -> None:
+def _do(store: Store, what: Callable[[], str]) -> str:
     try:
-        context.out.line(f"{store.alias}: {what()}")
+        return what()
     except BackendUnavailable as error:
         raise StoreUnreachable({store.alias: error}) from error

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, cast
 
 from ..core.errors import BackendUnavailable, KeyReused, LockBusy
-from ..core.findings import TableMaking
 from ..core.registry import registry
 from ..core.runtime import now
 from ..locks.lease import Lease, current_lease
@@ -110,7 +109,7 @@ class CommandRun:
     def run(self) -> int:
         """The exit status. Somebody at a terminal is told for whom we wait."""
         backend = registry().store(self._options.store or "default").backend
-        if isinstance(backend, TableMaking) and backend.makes_tables:
+        if backend.makes_tables:
             backend.prepare()  # Django's tables come by migrate, which may be the command
         if self._options.wait != 0 and self._errors.terminal:
             try:

@@ -8,14 +8,18 @@ that does not answer raises ``BackendUnavailable`` within a bounded time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from .config import StoreConfig
 from .database_address import DatabaseAddress
 from .errors import BackendUnavailable, DistLockError, NotSent
+from .findings import Finding
 from .runtime import Runtime, Token
+from .setting import Setting
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -32,11 +36,8 @@ class Capabilities:
     The table in docs/which-store.md is made from this: a new field is a new column.
     """
 
-    fencing: bool  #: gives a number that only grows
-    waiting: bool  #: a caller may wait for a lock, and is woken when it may have it
-    queue: bool  #: serves those who wait in the order in which they came
-    transfer: bool  #: can exchange the owner: ``detach`` and ``attach``
-    listing: bool  #: can show who holds what
+    queue: bool = False  #: serves those who wait in the order in which they came
+    transfer: bool = False  #: can exchange the owner: ``detach`` and ``attach``
     records: bool = False  #: keeps with what is done what was answered: ``once``
     bounded_queue: bool = False  #: can refuse who comes when so many wait: ``max_waiters``
     sharing: bool = False  #: one lock may have several holders: ``limit``, ``shared``
@@ -147,10 +148,11 @@ class WaiterInfo:
 
 
 class Port(Protocol):
-    """The verbs, for threads or for asyncio."""
+    """The verbs, for threads or for asyncio. A store's port inherits it."""
 
     runtime: Runtime
 
+    @abstractmethod
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue.
 
@@ -158,12 +160,15 @@ class Port(Protocol):
         of two that ask at once for the last place, one gets it.
         """
 
+    @abstractmethod
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         """Sleep until woken or ``busy.recheck_after`` is over, and ask again; or ``busy``, if ``seconds`` end first."""
 
+    @abstractmethod
     async def cancel(self, claim: Claim) -> None:
         """Leave the queue, or release what was granted meanwhile: afterwards nothing of this claim is left."""
 
+    @abstractmethod
     async def extend(
         self, claims: Sequence[Claim], timeout: float | None = None
     ) -> Sequence[Loss | DistLockError | None]:
@@ -173,6 +178,7 @@ class Port(Protocol):
         their answer.
         """
 
+    @abstractmethod
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds.
 
@@ -180,20 +186,48 @@ class Port(Protocol):
         the queue is woken, to be told so and to leave.
         """
 
-    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        """Exchange the owner for a transit token that lives ``seconds``."""
-
-    async def attach(self, claim: Claim, transit: str) -> Granted | None:
-        """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
-
+    @abstractmethod
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         """What is held now, of all. Of these names, also what is done."""
 
+    @abstractmethod
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip.
 
         False: nobody holds it under this fence, or it is done already.
         """
+
+    # What a port may offer beside: what it inherits says that it does not. -------------------------------------------
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        """Exchange the owner for a transit token that lives ``seconds``. Asked only of a store with ``transfer``."""
+        raise AssertionError("nobody asks this of a store that cannot transfer")
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
+        return None
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]] | None:
+        """How many locks are held; and the names of those that end first, ``limit`` at most. No name comes twice.
+
+        Of a store that may hold more locks than one wants to read at once. None: ``inspect`` reads them all.
+        """
+        return None
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo] | None:
+        """Who waits for this lock, the first in the queue in front, ``limit`` at most. None: it cannot tell."""
+        return None
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        """What is done, the newest in front, ``limit`` at most: of a store with ``records``."""
+        return []
+
+    async def forget(self, name: str, fence: int) -> bool:
+        """What is done under this fence was never done: the next call runs. False: it is not.
+
+        No ``revoke``: one that comes late, when the holder has ended well, must not have its work done again.
+        """
+        return False
 
 
 async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
@@ -204,25 +238,6 @@ async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         raise
     except BackendUnavailable:
         return await verb(*args)
-
-
-class Browsable(Protocol):
-    """What a port may offer beside the verbs, where a store may hold more locks than one wants to read at once."""
-
-    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        """How many locks are held; and the names of those that end first, ``limit`` at most. No name comes twice."""
-
-    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
-        """Who waits for this lock, the first in the queue in front, ``limit`` at most."""
-
-    async def done(self, limit: int) -> list[LockInfo]:
-        """What is done, the newest in front, ``limit`` at most. Asked only of a store with ``records``."""
-
-    async def forget(self, name: str, fence: int) -> bool:
-        """What is done under this fence was never done: the next call runs. False: it is not. Only of such a store.
-
-        No ``revoke``: one that comes late, when the holder has ended well, must not have its work done again.
-        """
 
 
 class StatementResult(NamedTuple):
@@ -253,22 +268,85 @@ class CallersTransaction(Protocol):
     def execute(self, statement: str, parameters: Sequence[str | int]) -> StatementResult: ...
 
 
-class Transactional(Protocol):
-    """What a backend may offer that can write in a transaction of its caller's.
+class Backend(Protocol):
+    """One store of one process: a store inherits it. ``sync_port`` and ``renewal_port`` may be called from any thread.
 
-    That transaction may see the store as it was at its beginning (REPEATABLE READ), so it must not change nor lock what
-    others change: it only adds. Of two records of one name the database refuses the later one, and with it the work.
+    A forked child makes another one. Its parent's is kept there, and nothing of it is called.
     """
 
-    #: Whoever writes in that database excludes all others until the end of the transaction: while the caller's has
-    #: written, no lease can be extended there, nor taken by anybody.
-    one_writer: bool
+    capabilities: Capabilities
+    #: Which of ``LOCATION``, ``CACHE``, ``DATABASE`` and ``OPTIONS`` it understands; the others are refused when the
+    #: store is made.
+    settings: ClassVar[frozenset[str]] = frozenset()
+    options: ClassVar[Mapping[str, Setting]] = MappingProxyType(
+        {}
+    )  #: what may stand in ``OPTIONS``, of which docs/options.md tells
+
+    @abstractmethod
+    def __init__(self, config: StoreConfig) -> None:
+        """Check the settings, and connect to nothing yet. ``ConfigurationError`` names what is wrong."""
+
+    @abstractmethod
+    def sync_port(self) -> Port: ...
+
+    @abstractmethod
+    def async_port(self) -> Port:
+        """The port of the running event loop; a loop never uses another loop's."""
+
+    @abstractmethod
+    def renewal_port(self) -> Port:
+        """A blocking port with connections of its own, so that busy requests cannot starve the renewals."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections and threads; a later use opens them again."""
+
+    # What a store may offer beside: what it inherits says that it does not. ------------------------------------------
+
+    def server_of(self, claim: Claim) -> Hashable:
+        """Which of its servers has this lock now, as far as we know: none is asked. Each server's leases are renewed by
+        a thread of their own. None: it is one server, or asks all of them together."""
+        return None
+
+    # For ``distlock doctor``, ``init``, ``run`` and ``redlock``. They block, and raise ``BackendUnavailable``.
+
+    def diagnose(self) -> Sequence[Finding]:
+        """What is wrong with the server's settings, as seen from here. Changes nothing there."""
+        return ()
+
+    def prepare(self) -> str:
+        """Make what its server needs before the first lock; what was done, in words. May be called again.
+
+        "": it needs nothing.
+        """
+        return ""
+
+    makes_tables: bool = False  #: whether ``distlock run`` may make them by ``prepare``
+
+    def adopt(self) -> str:
+        """Make the servers of its settings those that vote, in place of those that they store; what was done, in words.
+
+        "": it has none that vote. ``ConfigurationError`` where two lists would count.
+        """
+        return ""
+
+    # For a store that is a database, and can write in a transaction of its caller's. That transaction may see the store
+    # as it was at its beginning (REPEATABLE READ), so it must not change nor lock what others change: it only adds. Of
+    # two records of one name the database refuses the later one, and with it the work.
+
+    @property
+    def one_writer(self) -> bool:
+        """Whoever writes in that database excludes all others until the end of the transaction: while the caller's has
+        written, no lease can be extended there, nor taken by anybody."""
+        return False
 
     def is_at(self, address: DatabaseAddress) -> bool:
-        """Whether it is in this database."""
+        """Whether it is in this database. If not, nobody asks for the two that follow."""
+        return False
 
     def begin_within(self, transaction: CallersTransaction) -> None:
         """The first in that transaction, where there is ``one_writer``: be it, from now on."""
+        raise AssertionError("nobody asks this of a store that is in no database of a caller's")
 
     def record_within(
         self, transaction: CallersTransaction, claim: Claim, fence: int | None, cooldown: float, record: str
@@ -278,36 +356,4 @@ class Transactional(Protocol):
         The release itself comes after the commit; if it never does, a claim that is ``once`` finds the record.
         A ``Loss`` where there is ``one_writer`` and the lease is gone; elsewhere it was extended before.
         """
-
-
-class Sharded(Protocol):
-    """What a backend may offer that has each lock at one of several servers."""
-
-    def server_of(self, claim: Claim) -> Hashable:
-        """Which one has it now, as far as we know: none is asked. A thread for each of them renews the leases there."""
-
-
-class Backend(Protocol):
-    """One store of one process. ``sync_port`` and ``renewal_port`` may be called from any thread.
-
-    A forked child makes another one. Its parent's is kept there, and nothing of it is called.
-    """
-
-    capabilities: Capabilities
-    #: Which of ``LOCATION``, ``CACHE``, ``DATABASE`` and ``OPTIONS`` it understands; the others are refused when the
-    #: store is made.
-    settings: frozenset[str]
-
-    def __init__(self, config: StoreConfig) -> None:
-        """Check the settings, and connect to nothing yet. ``ConfigurationError`` names what is wrong."""
-
-    def sync_port(self) -> Port: ...
-
-    def async_port(self) -> Port:
-        """The port of the running event loop; a loop never uses another loop's."""
-
-    def renewal_port(self) -> Port:
-        """A blocking port with connections of its own, so that busy requests cannot starve the renewals."""
-
-    def close(self) -> None:
-        """Let go of connections and threads; a later use opens them again."""
+        raise AssertionError("nobody asks this of a store that is in no database of a caller's")

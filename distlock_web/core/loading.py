@@ -25,6 +25,11 @@ def load(config: StoreConfig) -> Backend:
         backend_class = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise _unimportable(config, error) from error
+    if Backend not in getattr(backend_class, "__mro__", ()):
+        raise ConfigurationError(
+            f'DISTLOCK[{config.alias!r}]["BACKEND"]: {config.path} is no store: its class has to inherit '
+            f"distlock_web.core.backend.Backend."
+        )
     for setting in config.given:
         if setting not in backend_class.settings:
             raise ConfigurationError(

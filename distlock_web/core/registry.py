@@ -8,11 +8,11 @@ import re
 import threading
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet, finalize
 
 from . import integrations
-from .backend import Backend, Claim, Port, Sharded
+from .backend import Backend, Claim, Port
 from .config import Resources, StoreConfig, parse, with_resource
 from .errors import ConfigurationError
 from .loading import load
@@ -88,19 +88,12 @@ class Store:
         backend = self._backend or self.backend  # whoever takes a lock, or ends a scope, has had the process checked
         return backend.async_port() if runtime is TASKS else backend.sync_port()
 
-    def listing_port(self, runtime: Runtime) -> Port:
-        """Where to ask what is held. Raises ``ConfigurationError`` if the store cannot show that."""
-        if not self.backend.capabilities.listing:
-            raise ConfigurationError(f"The store {self.alias!r} cannot show who holds its locks.")
-        return self.port(runtime)
-
     def renewal_port(self) -> Port:
         return self.backend.renewal_port()
 
     def server_of(self, claim: Claim) -> object:
         """The server that renews it; None: the store is one server, or asks all of them together."""
-        ask = getattr(self.backend, "server_of", None)
-        return None if ask is None else cast(Sharded, self.backend).server_of(claim)
+        return self.backend.server_of(claim)
 
     def close(self) -> None:
         """Close the connections. What is held stays held, and can be released: a later use opens them again."""

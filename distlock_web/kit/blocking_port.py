@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from ..core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ..core.backend import Backend, Busy, Claim, Granted, LockInfo, Loss, Port
 from ..core.errors import BackendUnavailable, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, now
 from .wakeups import Wakeups
@@ -60,6 +60,13 @@ class BlockingVerbs(Protocol):
     @abstractmethod
     def revoke(self, name: str, fence: int) -> bool: ...
 
+    def done(self, limit: int) -> list[LockInfo]:
+        """Only of a store with ``records``, as the next one."""
+        return []
+
+    def forget(self, name: str, fence: int) -> bool:
+        return False
+
 
 class Executors:
     """Our threads. Started when a task needs one; a backend makes them anew after a fork."""
@@ -82,7 +89,7 @@ class Executors:
             pool.shutdown(wait=False)
 
 
-class BlockingPort:
+class BlockingPort(Port):
     """The port of one mode over a store's verbs."""
 
     def __init__(self, verbs: BlockingVerbs, runtime: Runtime, wakeups: Wakeups, executors: Executors) -> None:
@@ -133,6 +140,12 @@ class BlockingPort:
 
     async def revoke(self, name: str, fence: int) -> bool:
         return await self._hold(self._verbs.revoke, name, fence)
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        return await self._hold(self._verbs.done, limit)
+
+    async def forget(self, name: str, fence: int) -> bool:
+        return await self._hold(self._verbs.forget, name, fence)
 
     async def _acquire(self, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
         if join:
@@ -186,7 +199,7 @@ class BlockingPort:
         return await asyncio.wrap_future(_submit(self._executors.holding, verb, *args))
 
 
-class BlockingBackend:
+class BlockingBackend(Backend):
     """The ports of a store of blocking verbs. A backend inherits it, and says what it can do and which settings it has.
 
     ``renewing``: the verbs on connections for renewals alone; None: those that all have never queue up.
@@ -199,11 +212,10 @@ class BlockingBackend:
         wakeups: Wakeups,
         *,
         renewing: BlockingVerbs | None = None,
-        port: type[BlockingPort] = BlockingPort,
     ) -> None:
         self._wakeups, self._executors = wakeups, Executors(name)
         self._sync_port, self._async_port, self._renewal_port = (
-            port(of, runtime, wakeups, self._executors)
+            BlockingPort(of, runtime, wakeups, self._executors)
             for of, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing or verbs, THREADS))
         )
 

@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any, TypeAlias
 
 from ..core import integrations
-from ..core.backend import CallersTransaction, Loss
+from ..core.backend import CallersTransaction
 from ..core.errors import ConfigurationError, OpenTransactionWarning
 from ..core.runtime import now
 from .call_site import outside
@@ -30,7 +30,7 @@ _warned: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Py
 def transaction_begun(lease: Lease, transaction: CallersTransaction) -> None:
     """The first in a transaction of ``until="commit"``: its record is written at the end of it, perhaps."""
     scope: Scope = lease._scope
-    backend: Any = scope.spec.store.backend
+    backend = scope.spec.store.backend
     if store_in(scope, [transaction]) is not None and backend.one_writer:
         backend.begin_within(transaction)
 
@@ -49,7 +49,7 @@ def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> N
             f"and call flush() where it needs what the database has made."
         )
     at_store = store_in(scope, transactions)
-    backend: Any = scope.spec.store.backend
+    backend = scope.spec.store.backend
     if at_store is not None and backend.one_writer:  # to extend would wait for the end of this very transaction
         lease.raise_if_lost()
     else:
@@ -66,9 +66,9 @@ def rolled_back(lease: Lease) -> None:
 
 def store_in(scope: Scope, transactions: Sequence[CallersTransaction]) -> CallersTransaction | None:
     """Of these transactions of a caller's, the one in the database where ``once`` keeps its records; None: none is."""
-    backend: Any = scope.spec.store.backend
-    if not scope.asked or not hasattr(backend, "record_within"):
+    if not scope.asked:
         return None
+    backend = scope.spec.store.backend
     return next((each for each in transactions if backend.is_at(each.address)), None)
 
 
@@ -77,13 +77,13 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
 
     ``LeaseLost``: it must not commit.
     """
-    backend: Any = scope.spec.store.backend
+    backend = scope.spec.store.backend
     (hold,) = scope.acquired
     since = now()
     cooldown = hold.since + scope.spec.hold_at_least - since
     if scope.record is None or cooldown <= 0:  # it took longer than it stays done
         return
-    loss: Loss | None = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)
+    loss = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)
     if loss is not None:
         hold.lose(loss)
         raise hold.lost_error()

@@ -33,7 +33,6 @@ def fence_of(lease: Lease | int, key: object = None) -> int:
         )
     lease.raise_if_lost()
     fence = lease.fence if key is None else lease.fence_for(key)
-    fence = fence if spec.store.backend.capabilities.fencing else None
     if fence is None:
         why = f"its store, {spec.store.alias!r}, has no fences" if lease.acquired else "it was not acquired"
         raise ConfigurationError(f"The lock {', '.join(spec.names)} gives no fence: {why}.")

@@ -71,7 +71,7 @@ class Lock:
 
     async def _locked(self, runtime: Runtime) -> bool:
         spec = self._options.spec(self._keys, runtime)
-        return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
+        return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
 
     def _scope(self, runtime: Runtime, opener: Opener | None) -> Scope:
         spec = self._options.spec(self._keys, runtime, "", None, self._line)

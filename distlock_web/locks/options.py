@@ -223,8 +223,6 @@ class Options:
         if self.records:
             check_records(store)
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
-        if wait != 0 and not capabilities.waiting:
-            raise self._no_waiting(store)
         if self.max_waiters is not None:
             self._check_queue(store, wait)
         if self.limit > 1 and not capabilities.sharing:
@@ -242,14 +240,6 @@ class Options:
         return ConfigurationError(
             f"{what} is {seconds:g} s, longer than the longest lease of the store {store.alias!r}, {longest:g} s "
             f"(of Redlock: OPTIONS['restart_delay'])."
-        )
-
-    def _no_waiting(self, store: Store) -> ConfigurationError:
-        setting, wait = "wait", self.wait
-        if isinstance(wait, Unset):
-            setting, wait = f'DISTLOCK[{store.alias!r}]["WAIT"]', store.config.wait
-        return ConfigurationError(
-            f"{setting} is {wait!r}, but the store {store.alias!r} has no waiting: use wait=0, and try again later."
         )
 
     def _check_queue(self, store: Store, wait: float | None) -> None:

@@ -53,10 +53,9 @@ class FaultInjector:
         return answer
 
 
-class _FaultyBackend:
+class _FaultyBackend(Backend):
     def __init__(self, backend: Backend, injector: FaultInjector) -> None:
         self.capabilities = backend.capabilities
-        self.settings = backend.settings
         self._backend = backend
         self._injector = injector
 
@@ -83,6 +82,10 @@ class _FaultyPort:
     attach: Any
     inspect: Any
     revoke: Any
+    names: Any
+    waiters: Any
+    done: Any
+    forget: Any
 
     def __init__(self, port: Port, injector: FaultInjector) -> None:
         self.runtime: Runtime = port.runtime

@@ -1,7 +1,7 @@
 """What is set up so that it will hurt, over all stores. ``docs/doctor.md`` explains every code.
 
 The command line prints it, and Django's deploy check reports it. What only a server can tell comes from its backend
-(``core.findings.Diagnosable``), what only a framework can tell from that.
+(``Backend.diagnose``), what only a framework can tell from that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
-from ..core.findings import SEVERITIES, Diagnosable, Finding
+from ..core.findings import SEVERITIES, Finding
 from ..core.registry import Store
 from ..locks.lock import lock
 from ..locks.request_context import request_scope
@@ -63,12 +63,11 @@ def _server(store: Store) -> Sequence[Finding]:
             _take_trial_lock(store.alias)
     except DistLockError as error:
         found.append(_wrong(error) if isinstance(error, ConfigurationError) else _unavailable(error))
-    if isinstance(backend, Diagnosable):
-        try:
-            found += backend.diagnose()
-        except DistLockError as error:
-            if not found:  # else it is the same, said once more
-                found.append(_unavailable(error))
+    try:
+        found += backend.diagnose()
+    except DistLockError as error:
+        if not found:  # else it is the same, said once more
+            found.append(_unavailable(error))
     return found
 
 

@@ -123,7 +123,7 @@ def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
     ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``, ``request_id`` and ``request``, which
     all locks of one request share. A state is ``held``, ``cooldown`` or ``transit``.
 
-    Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
+    Raises ``BackendUnavailable`` if a store does not answer.
     """
     return drive(_held_locks(search, store, blocking_runtime("`await aheld_locks(...)`")))
 
@@ -156,8 +156,7 @@ def find_lock(
     ``store`` (an alias) and ``fence`` narrow it down; a whole name wins over one without its prefix. ``any_holder``: of
     a lock that several hold, the oldest one's line will do. Blocking. Raises
     ``LockNotHeld``, ``OtherFence``, ``AmbiguousName`` or ``NoFence``; ``StoreUnreachable`` if any store that was
-    asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias, and for
-    a store that cannot show its locks.
+    asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias.
     """
     listing = drive(_list(chosen_stores(registry, store), THREADS, name))
     if listing.errors:
@@ -253,8 +252,8 @@ async def _list(stores: Iterable[Store], runtime: Runtime, name: str | None = No
 
 
 async def inspect_store(store: Store, runtime: Runtime, names: Iterable[str] | None = None) -> list[LockRow]:
-    """What this store holds now: of these names, or all. Raises ``ConfigurationError`` if it cannot show that."""
-    port = store.listing_port(runtime)
+    """What this store holds now: of these names, or all."""
+    port = store.port(runtime)
     chosen = None if names is None else list(names)
     return rows_of(store, await retry_once(port.inspect, chosen))
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ..core.backend import Browsable, LockInfo, Port, WaiterInfo, retry_once
+from ..core.backend import LockInfo, WaiterInfo, retry_once
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
@@ -148,14 +148,16 @@ def keeps_records(store: Store) -> bool:
 
 async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     """How many locks a store holds; and all of them, or the first and those that have all words in their name."""
-    port = _browsable(store.listing_port(THREADS))
-    if port is None:
+    port = store.port(THREADS)
+    listed = await retry_once(port.names, READ_AT_MOST)
+    if listed is None:
         rows = await inspect_store(store, THREADS)
         return len(rows), rows
-    held, names = await retry_once(port.names, READ_AT_MOST)
+    held, names = listed
     if held > len(names) and words:
-        held, everything = await retry_once(port.names)
-        meant = (name for name in everything if _has(name, words))
+        everything = await retry_once(port.names, None)
+        held, every_name = everything or listed
+        meant = (name for name in every_name if _has(name, words))
         names = list(dict.fromkeys([*names, *islice(meant, READ_AT_MOST)]))
     rows = await inspect_store(store, THREADS, names)
     # What ended between the two questions is not held any more, and is not missing either.
@@ -164,10 +166,7 @@ async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
 
 async def _done(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     """What was done lately: the ``READ_AT_MOST`` newest."""
-    if not store.backend.capabilities.records:
-        return 0, []
-    port = cast(Browsable, store.listing_port(THREADS))
-    rows = rows_of(store, await retry_once(port.done, READ_AT_MOST))
+    rows = rows_of(store, await retry_once(store.port(THREADS).done, READ_AT_MOST))
     return len(rows), rows
 
 
@@ -178,9 +177,4 @@ def _has(name: str, words: list[str]) -> bool:
 
 def waiters_of(registry: Registry, row: LockRow, limit: int) -> list[WaiterInfo] | None:
     """Who waits for this lock, the first in the queue in front; None: its store cannot tell. Blocking."""
-    port = _browsable(registry.store(row.alias).port(THREADS))
-    return None if port is None else drive(retry_once(port.waiters, row.lock.name, limit))
-
-
-def _browsable(port: Port) -> Browsable | None:
-    return cast(Browsable, port) if hasattr(port, "names") and hasattr(port, "waiters") else None
+    return drive(retry_once(registry.store(row.alias).port(THREADS).waiters, row.lock.name, limit))

@@ -19,6 +19,10 @@ from hashlib import md5
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distlock_web.backends.memory import MemoryBackend, MemoryPort
+from distlock_web.core.backend import LockInfo, WaiterInfo
+from distlock_web.core.runtime import THREADS
+
 FOLDER = Path(__file__).parent
 SIZE = {"width": 1280, "height": 760}
 
@@ -67,24 +71,15 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-class SampleLocks:
-    """A store for this page alone: it lists the samples, and can do nothing else."""
+class SampleLocks(MemoryBackend):
+    """A store for this page alone: it lists the samples."""
 
-    settings: frozenset[str] = frozenset()
+    def sync_port(self) -> SamplePort:
+        return SamplePort(self._table, THREADS)
 
-    def __init__(self, config: object) -> None:
-        from distlock_web.core.backend import Capabilities
 
-        self.capabilities = Capabilities(
-            fencing=True, waiting=True, queue=True, transfer=True, listing=True, records=True, min_expire=0.001
-        )
-
-    def sync_port(self) -> SampleLocks:
-        return self
-
+class SamplePort(MemoryPort):
     async def inspect(self, names: Any = None) -> list[Any]:
-        from distlock_web.core.backend import LockInfo
-
         now = time.time()
         return [
             LockInfo(
@@ -99,17 +94,12 @@ class SampleLocks:
         return len(SAMPLES), [f"disLock:{sample.name}" for sample in SAMPLES][:limit]
 
     async def waiters(self, name: str, limit: int) -> list[Any]:
-        from distlock_web.core.backend import WaiterInfo
-
         now = time.time()
         shop = [SAMPLES[0]._replace(host=f"web-{1 + n % 4}", pid=1800 + 53 * n % 300, age=n) for n in range(14)]
         return [WaiterInfo(sample.holder(), now - 2.1 + sample.age / 8) for sample in shop][:limit]
 
     async def done(self, limit: int) -> list[Any]:
         return []
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 def main() -> None:

@@ -101,6 +101,13 @@ def test_a_wrong_url_of_the_environment_is_blamed_on_its_variable(url: str, monk
         lock("a").acquire()
 
 
+def test_a_class_that_is_no_store_is_refused_when_it_is_loaded() -> None:
+    """It would fail where somebody asks for what the base class answers: in a thread that renews, for one."""
+    configure({"default": {"BACKEND": f"{Path.__module__}.Path"}})
+    with pytest.raises(ConfigurationError, match=r"\.Path is no store: .* distlock_web\.core\.backend\.Backend"):
+        lock("a").acquire()
+
+
 def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:
     configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
     with pytest.raises(ConfigurationError, match=r"'stok'.*Did you mean 'stock'"):

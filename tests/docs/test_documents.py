@@ -18,7 +18,7 @@ import redis
 import distlock_web
 from distlock_web import LeaseLost, attach, configure, lock
 from distlock_web.core import config
-from distlock_web.core.backend import Port
+from distlock_web.core.backend import Backend, Port
 from distlock_web.core.registry import registry
 from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.once import OnceOptions
@@ -625,13 +625,19 @@ def test_the_tables_of_stores_options_and_settings_are_what_the_code_declares() 
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: run python docs/tables.py"
 
 
-def test_the_table_of_verbs_has_those_of_a_port() -> None:
-    said = {
-        verb: arguments.split(", ")
-        for verb, arguments in re.findall(r"^\| `(\w+)\((.*?)\)` \|", section("backends.md", "The verbs"), re.M)
+def test_what_a_store_has_and_may_offer_is_in_the_tables() -> None:
+    """The verbs of a port, and what is inherited where a store does not offer it."""
+    must, may = (section("backends.md", name) for name in ("The verbs", "What a store may offer besides"))
+    cells = "\n".join(re.findall(r"^\| (`.*?) \|", must + may, re.M))
+    said = {name: arguments.split(", ") for name, arguments in re.findall(r"`(\w+)\((.*?)\)`", cells)}
+    methods = {(of, name): each for of in (Port, Backend) for name, each in vars(of).items() if isfunction(each)}
+    wanted = {
+        name: [*signature(method).parameters][1:] or [""]
+        for (of, name), method in methods.items()
+        if not name.startswith("_") and (of is Port or name not in Backend.__abstractmethods__)
     }
-    verbs = {name: list(signature(verb).parameters)[1:] for name, verb in vars(Port).items() if isfunction(verb)}
-    assert said == {name: arguments for name, arguments in verbs.items() if not name.startswith("_")}
+    assert said == wanted
+    assert {"`one_writer`", "`makes_tables = True`"} <= set(re.findall(r"`[^`]+`", may))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from distlock_web import BackendUnavailable
-from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.backend import Busy, Capabilities, Claim, Granted
 from distlock_web.core.errors import NotSent
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from distlock_web.kit import blocking_port
@@ -240,9 +240,13 @@ def test_what_is_noted_of_one_that_has_gone_is_dropped() -> None:
     assert wakeups._reasons == {}
 
 
+class SlowBackend(BlockingBackend):
+    capabilities = Capabilities(min_expire=0.01)
+
+
 def test_who_waits_when_a_backend_is_closed_asks_again() -> None:
     wakeups = Wakeups()
-    backend = BlockingBackend("test", cast(BlockingVerbs, SlowVerbs()), wakeups)
+    backend = SlowBackend("test", cast(BlockingVerbs, SlowVerbs()), wakeups)
     parker = wakeups.expect("waiting", THREADS)
     backend.close()
     assert drive(parker.park(0.0))
@@ -250,8 +254,8 @@ def test_who_waits_when_a_backend_is_closed_asks_again() -> None:
 
 def test_renewals_have_verbs_of_their_own_where_a_store_says_so() -> None:
     verbs, renewing = (cast(BlockingVerbs, SlowVerbs()) for _ in range(2))
-    assert BlockingBackend("test", verbs, Wakeups()).renewal_port()._verbs is verbs
-    backend = BlockingBackend("test", verbs, Wakeups(), renewing=renewing)
+    assert SlowBackend("test", verbs, Wakeups()).renewal_port()._verbs is verbs
+    backend = SlowBackend("test", verbs, Wakeups(), renewing=renewing)
     assert [port._verbs for port in (backend.sync_port(), backend.async_port())] == [verbs, verbs]
     assert backend.renewal_port()._verbs is renewing
     assert backend.renewal_port().runtime is THREADS

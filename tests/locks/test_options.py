@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, configure, distributed_lockable, lock
+from distlock_web.backends.memory import MemoryPort
+from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Store
 from distlock_web.locks.fencing import fence_of
-from distlock_web.testing.fault_injector import FaultInjector
 
 
 @pytest.mark.parametrize(
@@ -107,28 +108,15 @@ def test_max_waiters_is_refused_without_a_wait_and_where_the_store_cannot_count(
         lock("a", wait=5, max_waiters=1).acquire()
 
 
-def test_waiting_is_refused_where_the_store_cannot() -> None:
-    store = configure({"default": {"BACKEND": "memory"}}).store("default")
-    without(store, waiting=False)
-    injector = FaultInjector(store)
-    for wait in (1, None):
-        with pytest.raises(ConfigurationError, match=r"^wait is .*has no waiting.*wait=0"):
-            lock("a", wait=wait).acquire()
-    assert injector.calls == []
-    with lock("a", wait=0), lock("b"):
-        pass
+def test_a_fence_is_refused_where_the_store_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = MemoryPort.acquire
 
+    async def without_fence(port: MemoryPort, claim: Claim, wait: float | None) -> Granted | Busy:
+        answer = await acquire(port, claim, wait)
+        return answer._replace(fence=None) if isinstance(answer, Granted) else answer
 
-def test_the_setting_is_named_where_it_is_the_setting_that_waits() -> None:
-    store = configure({"default": {"BACKEND": "memory", "WAIT": 5}}).store("default")
-    without(store, waiting=False)
-    with pytest.raises(ConfigurationError, match=r"^DISTLOCK\['default'\]\[\"WAIT\"\] is 5"):
-        lock("a").acquire()
-    lock("a", wait=0).acquire()
-
-
-def test_a_fence_is_refused_where_the_store_has_none() -> None:
-    without(configure({"default": {"BACKEND": "memory"}}).store("default"), fencing=False)
+    monkeypatch.setattr(MemoryPort, "acquire", without_fence)
+    configure({"default": {"BACKEND": "memory"}})
     with lock("a") as lease, pytest.raises(ConfigurationError, match="has no fences"):
         fence_of(lease)
 

@@ -263,7 +263,7 @@ class Caller:
         self._share = random.choice(self._storm.shares) if self._storm.shares else {}
         the_lock = lock(
             wanted, expire=self._lease_of(0.3, 1.0), renew=random.random() < 0.3 or self._storm.quiet,
-            on_lost=on_lost, wait=random.choice(waits if self._capabilities.waiting else (0,)), **self._share,
+            on_lost=on_lost, wait=random.choice(waits), **self._share,
         )  # fmt: skip
         self._wanted = wanted
         self._say("wanted", len(wanted))
@@ -317,7 +317,7 @@ class Caller:
     async def _release_by_force(self, name: str) -> None:
         """As an operator does it: one of those that have the lock, and know it. Others would not be told so."""
         store = self._harness.store
-        port, stored = store.listing_port(self._harness.runtime), store.config.prefix + name
+        port, stored = store.port(self._harness.runtime), store.config.prefix + name
         known = {event.value for event in self._histories[name].events if event.kind == "acquired"}
         lines = [line for line in await port.inspect([stored]) if line.fence in known]
         if lines:

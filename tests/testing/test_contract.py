@@ -12,7 +12,7 @@ from distlock_web.testing.contract import StoreContract
 
 pytest_plugins = ("pytester",)
 
-NEEDED = ("waiting", "queue", "bounded_queue", "transfer", "records", "sharing", "listing", "fencing")
+NEEDED = ("queue", "bounded_queue", "transfer", "records", "sharing")
 
 
 def cases(contract: type) -> set[str]:

@@ -78,10 +78,10 @@ def state_of(key: str) -> Any:
 
 
 def _waits_here(key: str) -> bool:
-    port: Any = registry().store("default").backend.sync_port()
-    if not hasattr(port, "waiters"):
+    waiters = drive(registry().store("default").backend.sync_port().waiters(f"disLock:{key}", 10))
+    if waiters is None:
         return bool(state_of(key).waiters)
-    return any(f",{os.getpid()}," in each.holder for each in drive(port.waiters(f"disLock:{key}", 10)))
+    return any(f",{os.getpid()}," in each.holder for each in waiters)
 
 
 @pytest.mark.parametrize("key", ["held", "queued", "cooldown"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.backend import Capabilities, Claim
+from ...core.backend import Backend, Capabilities, Claim
 from ...core.config import StoreConfig
 from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, drive
@@ -13,15 +13,12 @@ from .transport.address import address
 from .transport.server import Server
 
 
-class RedisBackend:
+class RedisBackend(Backend):
     """One server, or the master that sentinels name."""
 
     capabilities = Capabilities(
-        fencing=True,
-        waiting=True,
         queue=True,
         transfer=True,
-        listing=True,
         records=True,
         bounded_queue=True,
         sharing=True,

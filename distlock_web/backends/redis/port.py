@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo
 from ...core.errors import BackendUnavailable, NotSent
 from ...core.runtime import Runtime, Token, now
 from .listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
@@ -73,7 +73,7 @@ class OneIndex:
         return self.done
 
 
-class RedisPort:
+class RedisPort(Port):
     """The verbs at one server, for callers of one kind."""
 
     __slots__ = ("_exchange", "_keys", "_listener", "_server", "confirms", "runtime")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from ...core.backend import Capabilities
+from ...core.backend import Backend, Capabilities
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.findings import Finding
@@ -18,13 +18,11 @@ from .quorum import Quorum
 from .settings import OPTIONS, RESTART_DELAY, quorum_config
 
 
-class RedlockBackend:
+class RedlockBackend(Backend):
     """N servers that know nothing of each other; a lock is held by who has it on more than half of them."""
 
     # A round trip to a majority has to fit into the shortest lease several times.
-    capabilities = Capabilities(
-        fencing=True, waiting=True, queue=False, transfer=False, listing=True, min_expire=0.1, max_expire=RESTART_DELAY
-    )
+    capabilities = Capabilities(min_expire=0.1, max_expire=RESTART_DELAY)
     settings = frozenset({"LOCATION", "OPTIONS"})
     options = OPTIONS
 

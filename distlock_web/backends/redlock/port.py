@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import DICE, Runtime, Token, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
@@ -43,7 +43,7 @@ RELEASED_KEPT = 500
 GIVEN = ""
 
 
-class RedlockPort:
+class RedlockPort(Port):
     """The verbs, in one mode."""
 
     def __init__(self, runtime: Runtime, quorum: Quorum, released: deque[str]) -> None:
@@ -293,14 +293,6 @@ class RedlockPort:
         within = 0.0 if cooldown else claim.expire + self._quorum.timeout
         # The first node tells those who wait: it is sent to last.
         return await self._quorum.ask(RELEASE, [claim.name], args, enough, nodes=nodes[::-1], undo_within=within)
-
-    # To hand it over: a quorum cannot, see ``capabilities`` ----------------------------------------------------------
-
-    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        raise NotImplementedError
-
-    async def attach(self, claim: Claim, transit: str) -> Granted | None:
-        return None
 
     # To look ---------------------------------------------------------------------------------------------------------
 

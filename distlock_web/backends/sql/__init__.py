@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from ...core.backend import CallersTransaction, Capabilities, Claim, LockInfo, Loss
+from ...core.backend import CallersTransaction, Capabilities, Claim, Loss
 from ...core.config import StoreConfig
 from ...core.database_address import DatabaseAddress
 from ...core.errors import DistLockError
 from ...core.findings import Finding
-from ...core.runtime import Runtime, new_ident
-from ...kit.blocking_port import BlockingBackend, BlockingPort, Executors
+from ...core.runtime import new_ident
+from ...kit.blocking_port import BlockingBackend
 from ...kit.outage import Outage
 from ...kit.wakeups import Wakeups
 from .address import OPTIONS, address
@@ -32,29 +32,12 @@ RENEWAL_CONNECTIONS = 2
 RESERVE_CONNECTIONS = 2
 
 
-class SQLPort(BlockingPort):
-    """What the stores whose driver blocks have, and what is done."""
-
-    def __init__(self, verbs: SQLVerbs, runtime: Runtime, wakeups: Wakeups, executors: Executors) -> None:
-        super().__init__(verbs, runtime, wakeups, executors)
-        self._done, self._forget = verbs.done, verbs.forget
-
-    async def done(self, limit: int) -> list[LockInfo]:
-        return await self._hold(self._done, limit)
-
-    async def forget(self, name: str, fence: int) -> bool:
-        return await self._hold(self._forget, name, fence)
-
-
 class SQLBackend(BlockingBackend):
     """One database: connections for requests, for renewals, a reserve, and one that finds out whether it answers."""
 
     capabilities = Capabilities(
-        fencing=True,
-        waiting=True,
         queue=True,
         transfer=True,
-        listing=True,
         records=True,
         bounded_queue=True,
         sharing=True,
@@ -80,7 +63,7 @@ class SQLBackend(BlockingBackend):
             database.on_left = self._news.leave
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)
-        super().__init__("sql", verbs, self._wakeups, renewing=renewing, port=SQLPort)
+        super().__init__("sql", verbs, self._wakeups, renewing=renewing)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
         return Database(

@@ -15,7 +15,7 @@ from .verbs import ZooKeeperVerbs
 class ZooKeeperBackend(BlockingBackend):
     """One session of the process, for all of its threads, event loops and renewals: its requests never queue up."""
 
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=False, listing=True, min_expire=0.01)
+    capabilities = Capabilities(queue=True, min_expire=0.01)
     settings = frozenset({"LOCATION", "OPTIONS"})
     options = OPTIONS
 

@@ -8,7 +8,7 @@ from distlock_web.core.keys import MAX_NAME_BYTES
 from distlock_web.core.runtime import Token, new_token, now
 
 from ..harness import Harness
-from .base import KEY, NAME, PREFIX, Cases, case, claim, ending, needs, the_lock
+from .base import KEY, NAME, PREFIX, Cases, case, claim, ending, the_lock
 
 HOSTILE_KEYS = {
     "spaces": "a b  c",
@@ -25,7 +25,6 @@ HOSTILE_KEYS = {
 
 
 class ExclusionCases(Cases):
-    @needs("waiting")
     @case
     async def test_a_read_sleep_write_counter_loses_nothing(self, harness: Harness) -> None:
         count = 0

@@ -13,7 +13,6 @@ from .base import NAME, Cases, case, ending, needs, the_lock
 
 
 class LeaseCases(Cases):
-    @needs("waiting")
     @case
     async def test_a_dead_holders_lock_is_free_after_its_lease_and_not_before(self, harness: Harness) -> None:
         taken = now()
@@ -22,7 +21,6 @@ class LeaseCases(Cases):
             # The store began the lease after `taken`, and answered before now.
             assert now() - taken >= self.ttl * 0.98
 
-    @needs("waiting")
     @case
     async def test_the_holder_knows_of_its_end_before_another_can_begin(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock(expire=self.kept))
@@ -70,7 +68,6 @@ class LeaseCases(Cases):
         assert injector.calls.count("extend") == renewals
         assert await harness.line(NAME) is None
 
-    @needs("waiting")
     @case
     async def test_hold_at_least_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
@@ -81,7 +78,7 @@ class LeaseCases(Cases):
         async with harness.inside(the_lock(wait=None)):
             assert now() - begun >= self.kept * 0.98
 
-    @needs("waiting", "transfer")
+    @needs("transfer")
     @case
     async def test_a_ticket_that_comes_too_late_is_refused(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()), transit=self.ttl)
@@ -89,7 +86,7 @@ class LeaseCases(Cases):
             with pytest.raises(NotHeld):
                 await harness.attach(ticket)
 
-    @needs("waiting", "transfer")
+    @needs("transfer")
     @case
     async def test_who_waits_is_served_after_the_receiver(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock())

@@ -18,7 +18,7 @@ from .base import NAME, Cases, case, claim, needs, the_lock
 
 
 class QueueCases(Cases):
-    @needs("waiting", "queue")
+    @needs("queue")
     @case
     async def test_first_come_first_served(self, harness: Harness) -> None:
         order: list[int] = []
@@ -37,7 +37,7 @@ class QueueCases(Cases):
         assert order == [0, 1, 2, 3, 4, 5]
         assert await _nothing_left(harness)
 
-    @needs("waiting", "queue")
+    @needs("queue")
     @case
     async def test_a_newcomer_does_not_overtake_the_queue(self, harness: Harness) -> None:
         entered, leave = harness.event(), harness.event()
@@ -57,7 +57,7 @@ class QueueCases(Cases):
         await entered.wait()
         await actor.result()
 
-    @needs("waiting", "bounded_queue")
+    @needs("bounded_queue")
     @case
     async def test_whoever_comes_when_max_waiters_wait_is_refused_at_once(self, harness: Harness) -> None:
         one_may_wait = the_lock(wait=None, max_waiters=1, expire=300)
@@ -79,7 +79,7 @@ class QueueCases(Cases):
         await actor.result()
         assert await _nothing_left(harness)
 
-    @needs("waiting", "bounded_queue")
+    @needs("bounded_queue")
     @case
     async def test_the_last_place_in_a_bounded_queue_is_given_once(self, harness: Harness) -> None:
         many = [claim()._replace(max_waiters=2) for _ in range(8)]
@@ -106,7 +106,6 @@ class QueueCases(Cases):
                 await harness.port.cancel(one)
         assert await _nothing_left(harness)
 
-    @needs("waiting")
     @case
     async def test_a_release_or_a_revocation_wakes_the_waiter_and_not_its_timer(self, harness: Harness) -> None:
         async def waiter() -> float:
@@ -127,7 +126,6 @@ class QueueCases(Cases):
             # The lease would have lasted 300 s, so would its sleep: Actor.result() gives up long before that.
             assert await actor.result() < 150
 
-    @needs("waiting")
     @case
     async def test_waiting_ends_after_its_time_and_leaves_nothing(self, harness: Harness) -> None:
         begun = now()
@@ -143,7 +141,6 @@ class QueueCases(Cases):
             assert line.waiters == 0
         assert await _nothing_left(harness)
 
-    @needs("waiting")
     @case
     async def test_waiters_that_give_up_at_the_hand_over_pass_the_lock_on(self, harness: Harness) -> None:
         """The release comes when their time ends: whoever loses that race must not keep the lock for itself."""
@@ -162,7 +159,6 @@ class QueueCases(Cases):
                 await actor.result()
             assert await _nothing_left(harness)
 
-    @needs("waiting")
     @case
     async def test_the_requests_of_waiting_do_not_depend_on_its_length(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
@@ -179,7 +175,6 @@ class QueueCases(Cases):
         assert injector.calls.count("wait") <= 2
         assert injector.calls.count("cancel") == 0
 
-    @needs("waiting")
     @case
     async def test_a_waiter_outlasts_many_leases_of_a_holder_that_renews(self, harness: Harness) -> None:
         async def waiter() -> int:
@@ -193,7 +188,6 @@ class QueueCases(Cases):
             first = lease.fence or 0
         assert await actor.result() > first
 
-    @needs("waiting")
     @case
     async def test_300_cancellations_at_random_moments_leave_nothing(self, tasks: Harness) -> None:
         seed = DICE.randrange(1_000_000)

@@ -61,7 +61,7 @@ class RecordCases(Cases):
         assert info is not None
         assert (info.state, info.waiters, info.holder) == ("done", 0, "a holder")
 
-    @needs("records", "listing")
+    @needs("records")
     @case
     async def test_it_is_listed_apart_from_what_is_held_the_newest_first(self, harness: Harness) -> None:
         names = [f"{NAME}:{number}" for number in range(3)]
@@ -91,7 +91,7 @@ class RecordCases(Cases):
         assert record_of(await harness.port.acquire(claim(), 0)) is None
         assert await done(harness) == []
 
-    @needs("records", "waiting")
+    @needs("records")
     @case
     async def test_all_who_wait_are_woken_and_leave(self, harness: Harness) -> None:
         mine = claim()

@@ -32,7 +32,7 @@ class VerbCases(Cases):
         assert await harness.port.release(mine) is None
         assert await harness.line(NAME) is None
 
-    @needs("waiting", "queue")
+    @needs("queue")
     @case
     async def test_join_twice_is_one_place(self, harness: Harness) -> None:
         await granted(harness.port, claim())
@@ -90,7 +90,6 @@ class VerbCases(Cases):
             assert (await harness.shown(NAME)).remaining > 100
             assert await harness.port.release(mine) is None
 
-    @needs("waiting")
     @case
     async def test_cancel_twice_leaves_the_queue_or_gives_back(self, harness: Harness) -> None:
         mine, waiting = claim(), claim()
@@ -147,6 +146,17 @@ class VerbCases(Cases):
         assert await harness.port.extend([successor]) == [None]
 
     @case
+    async def test_what_a_page_of_locks_asks_every_store_answers(self, harness: Harness) -> None:
+        """Also one that cannot tell, and says so."""
+        mine = claim()
+        await granted(harness.port, mine)
+        assert await harness.port.names(1) in (None, (1, [NAME]))
+        assert await harness.port.waiters(NAME, 1) in (None, [])
+        assert await harness.port.done(1) == []
+        assert await harness.port.forget(NAME, 1) is False
+        await harness.port.release(mine)
+
+    @case
     async def test_the_fence_grows_through_release_expiry_and_revocation(self, harness: Harness) -> None:
         fences: list[int] = []
 
@@ -177,7 +187,7 @@ class VerbCases(Cases):
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
         await harness.until_free(NAME)
 
-    @needs("waiting", "queue")
+    @needs("queue")
     @case
     async def test_a_lock_handed_over_goes_on_when_its_new_owner_cancels(self, harness: Harness) -> None:
         mine, second, third = claim(), claim(), claim()
@@ -193,7 +203,7 @@ class VerbCases(Cases):
         assert await harness.port.release(third) is None
         assert await harness.line(NAME) is None
 
-    @needs("waiting", "queue")
+    @needs("queue")
     @case
     async def test_a_dead_waiter_does_not_block_those_behind_it(self, harness: Harness) -> None:
         """It is handed the lock and never gives it back: that costs the others its lease, not their whole wait."""

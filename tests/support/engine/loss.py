@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost
-from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import AsyncHarness, Harness
 
@@ -86,7 +86,6 @@ class LossCases(Cases):
             await harness.acquire(the_lock())
         assert await harness.line(NAME) is None
 
-    @needs("waiting")
     @case
     async def test_a_waiter_whose_store_fails_for_a_moment_keeps_waiting(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)

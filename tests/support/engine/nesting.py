@@ -90,8 +90,7 @@ class NestingCases(Cases):
             assert caught.value.holder is not None
             with pytest.raises(ConfigurationError, match="wait for itself"):
                 await harness.try_acquire(the_lock(wait=None))
-            if harness.store.backend.capabilities.waiting:
-                assert await harness.try_acquire(the_lock(wait=0.05)) is None, "nobody ended it in that time"
+            assert await harness.try_acquire(the_lock(wait=0.05)) is None, "nobody ended it in that time"
 
         if how == "a decorated call":
             await harness.decorated(work, key=KEY, prefix=PREFIX, expire=30)()
@@ -137,7 +136,6 @@ class NestingCases(Cases):
         async with harness.inside(the_lock()) as lease:
             assert lease.depth == 1
 
-    @needs("waiting")
     @pytest.mark.parametrize("begun", [True, False])
     @case
     async def test_a_dispatcher_that_waits_gets_the_lock_when_its_worker_has_ended(
@@ -214,7 +212,6 @@ class NestingCases(Cases):
             with suppress(LeaseLost):
                 await harness.release(lease)
 
-    @needs("waiting")
     @case
     async def test_a_lost_lease_is_passed_by_where_another_is_taken(self, harness: Harness) -> None:
         """A dispatcher's loop ended for a message that had waited too long for its worker."""
@@ -262,7 +259,6 @@ class NestingCases(Cases):
             async with harness.inside(lease):
                 pytest.fail("it is over")
 
-    @needs("waiting")
     @case
     async def test_a_lease_whose_call_chain_is_inside_is_not_entered_elsewhere(self, harness: Harness) -> None:
         """It would be, beside that block."""
@@ -281,7 +277,6 @@ class NestingCases(Cases):
         await harness.unrelated(enter).result()
         assert await harness.port.inspect() == []
 
-    @needs("waiting")
     @case
     async def test_who_waited_to_enter_a_lease_waits_for_the_lock_where_another_enters_it(
         self, harness: Harness
@@ -309,7 +304,6 @@ class NestingCases(Cases):
 
     # Who outlives his block holds nothing -----------------------------------------------------------------------
 
-    @needs("waiting")
     @case
     async def test_who_outlives_the_nested_block_that_he_came_in_by_is_told(self, harness: Harness) -> None:
         """He was inside beside the next nested block, his lease ``held``."""
@@ -348,7 +342,6 @@ class NestingCases(Cases):
             outer.raise_if_lost()
         assert [lease.state for lease in seen.values()] == ["lost", "lost"], "for good"
 
-    @needs("waiting")
     @case
     async def test_a_listener_of_his_hears_of_it(self, harness: Harness) -> None:
         begun, leave = harness.event(), harness.event()
@@ -434,7 +427,7 @@ class NestingCases(Cases):
             await harness.extend(outer)
             assert outer.state == "held"
 
-    @needs("waiting", "bounded_queue")
+    @needs("bounded_queue")
     @pytest.mark.parametrize("most", [1, 3])
     @case
     async def test_max_waiters_counts_those_that_wait_to_enter(self, harness: Harness, most: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from distlock_web import LeaseLost, LockBusy, current_lease, lock
-from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 
@@ -61,7 +61,6 @@ class ReentryCases(Cases):
                 assert outer.remaining > 50
             assert injector.calls == []
 
-    @needs("waiting")
     @case
     async def test_siblings_inside_a_block_take_turns(self, harness: Harness) -> None:
         """If all of them re-entered, they would exclude nobody."""
@@ -82,7 +81,6 @@ class ReentryCases(Cases):
                 await actor.result()
         assert (most, count) == (1, 8)
 
-    @needs("waiting")
     @case
     async def test_a_sibling_that_does_not_wait_hears_busy(self, harness: Harness) -> None:
         entered, leave = harness.event(), harness.event()
@@ -145,7 +143,6 @@ class ReentryCases(Cases):
         await harness.unrelated(unrelated).result()
         await actor.result()
 
-    @needs("waiting")
     @case
     async def test_a_sibling_waiting_for_the_gate_acquires_the_lock_itself_when_the_block_ends(
         self, harness: Harness

@@ -9,12 +9,11 @@ import pytest
 from distlock_web import ConfigurationError, LockBusy, lock, request_scope
 from distlock_web.core.runtime import now
 from distlock_web.locks.lease import scope_of
-from distlock_web.testing.contract.base import NAME, PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.contract.base import NAME, PREFIX, Cases, case, the_lock
 from distlock_web.testing.harness import Harness
 
 
 class TakingCases(Cases):
-    @needs("waiting")
     @case
     async def test_one_lock_object_serves_many_at_once(self, harness: Harness) -> None:
         """Who leaves gives back the own lease, also one that was given back before its block ended."""
@@ -87,7 +86,6 @@ class TakingCases(Cases):
             assert set(lease.fences) == {"test:a", "test:b", "test:c"}
         assert await harness.port.inspect() == []
 
-    @needs("waiting")
     @case
     async def test_several_keys_in_opposite_order_do_not_deadlock(self, harness: Harness) -> None:
         count = 0
@@ -105,7 +103,6 @@ class TakingCases(Cases):
             await actor.result()
         assert count == 40
 
-    @needs("waiting")
     @case
     async def test_keys_held_already_are_kept_while_a_further_one_is_awaited(self, harness: Harness) -> None:
         holder = await harness.acquire(lock("b", prefix=PREFIX, expire=300))

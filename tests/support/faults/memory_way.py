@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from distlock_web.backends.memory import MemoryBackend
-from distlock_web.core.backend import Port
+from distlock_web.core.backend import Backend, Port
 from distlock_web.core.errors import BackendUnavailable
 from distlock_web.core.registry import Store, registry
 from distlock_web.core.runtime import drive, now
@@ -56,9 +56,9 @@ class MemoryWay(Way):
         return found
 
 
-class _Backend:
+class _Backend(Backend):
     def __init__(self, shared: MemoryBackend, seam: Seam) -> None:
-        self.capabilities, self.settings = shared.capabilities, shared.settings
+        self.capabilities = shared.capabilities
         self._shared, self._seam = shared, seam
 
     def sync_port(self) -> Port:
@@ -84,6 +84,10 @@ class _Port:
     attach: Any
     inspect: Any
     revoke: Any
+    names: Any
+    waiters: Any
+    done: Any
+    forget: Any
 
     def __init__(self, port: Port, shared: MemoryBackend, seam: Seam) -> None:
         self.runtime = port.runtime

@@ -329,39 +329,39 @@ SCENARIOS: dict[str, Scenario] = {
     "free": _scenario({"a": _HELD * 2}, a=takes_twice),
     "busy": _scenario({"a": ["LockBusy"], "b": _HELD}, a=asks_in_vain, b=holds_until_asked),
     "handed": _scenario(
-        {"a": _HELD, "b": _HELD, "c": _HELD}, "waiting", a=is_handed_it, b=holds_until_waited_for, c=comes_later
+        {"a": _HELD, "b": _HELD, "c": _HELD}, a=is_handed_it, b=holds_until_waited_for, c=comes_later
     ),
     "crowd": _scenario(
-        {"a": _HELD * 2, "b": _HELD, "c": _HELD * 2, "d": _HELD * 2}, "waiting",
+        {"a": _HELD * 2, "b": _HELD, "c": _HELD * 2, "d": _HELD * 2},
         a=waits_in_a_crowd, b=holds_for_a_crowd, c=waits_in_a_crowd, d=waits_in_a_crowd,
     ),
-    "timed-out": _scenario({"a": ["LockBusy"], "b": _HELD}, "waiting", a=waits_in_vain, b=holds_until_asked),
+    "timed-out": _scenario({"a": ["LockBusy"], "b": _HELD}, a=waits_in_vain, b=holds_until_asked),
     "cancelled": _scenario(
-        {"a": ["interrupted"], "b": _HELD}, "waiting", processes=True, a=is_cancelled, b=holds_until_asked
+        {"a": ["interrupted"], "b": _HELD}, processes=True, a=is_cancelled, b=holds_until_asked
     ),
     "extend": _scenario({"a": _HELD}, longest=2.0, a=extends, b=comes_again_and_again),
     "renewal": _scenario({"a": _HELD}, a=renews, b=comes_again_and_again),
     "extend-renewed": _scenario({"a": _HELD}, longest=4.0, a=extends_beside_renewals, b=comes_again_and_again),
-    "hold-at-least": _scenario({"a": _HELD, "b": _HELD}, "waiting", longest=1.5, a=keeps_it_taken, b=waits_behind),
+    "hold-at-least": _scenario({"a": _HELD, "b": _HELD}, longest=1.5, a=keeps_it_taken, b=waits_behind),
     "hand-over": _scenario({"a": _HELD, "b": [*_HELD, "done"]}, "transfer", longest=3.0, a=detaches, b=attaches),
-    "two-keys": _scenario({"a": _HELD, "b": _HELD}, "waiting", a=takes_two, b=holds_the_second),
+    "two-keys": _scenario({"a": _HELD, "b": _HELD}, a=takes_two, b=holds_the_second),
     "limit": _scenario(
-        {"a": _HELD, "b": _HELD, "c": _HELD}, "sharing", "waiting",
+        {"a": _HELD, "b": _HELD, "c": _HELD}, "sharing",
         a=is_first_of_two, b=is_second_of_two, c=is_third_of_two,
     ),
     "readers": _scenario(
-        {"a": _HELD, "b": _HELD, "c": _HELD}, "sharing", "waiting", a=reads_first, b=writes, c=reads_last
+        {"a": _HELD, "b": _HELD, "c": _HELD}, "sharing", a=reads_first, b=writes, c=reads_last
     ),
     "once": _scenario({"a": ["done", "done"]}, "records", a=runs_once),
     "once-asked": _scenario(
-        {"a": ["done"], "b": ["done", "done"]}, "records", "waiting", a=runs_while_asked, b=asks_while_it_runs
+        {"a": ["done"], "b": ["done", "done"]}, "records", a=runs_while_asked, b=asks_while_it_runs
     ),
     "until-commit": _scenario({"a": ["done", "done"]}, "records", modes="threads", processes=True, a=commits),
     "by-force": _scenario(
         {"a": ["acquired", "LeaseLost"], "b": [*_HELD, "done"]}, "listing", a=loses_it_by_force, b=takes_by_force
     ),
     "max-waiters": _scenario(
-        {"a": _HELD, "b": _HELD, "c": ["LockBusy"]}, "bounded_queue", "waiting",
+        {"a": _HELD, "b": _HELD, "c": ["LockBusy"]}, "bounded_queue",
         a=is_the_only_waiter, b=holds_until_one_is_refused, c=is_one_waiter_too_many,
     ),
 }  # fmt: skip

@@ -89,7 +89,7 @@ def by_django(database: Database) -> Iterator[dict[str, Any]]:
     """One alias of ``DISTLOCK`` for a database of Django's without locks, which has the tables."""
     located = emptied(database)
     registry = Registry({"default": located})
-    registry.store("default").backend.prepare()  # type: ignore[attr-defined] # as the migrations would
+    registry.store("default").backend.prepare()  # as the migrations would
     registry.close()
     with django_alias("locks", database), pytest.MonkeyPatch.context() as patch:
         # ``configure()`` of a Django project knows its databases.

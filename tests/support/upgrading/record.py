@@ -71,13 +71,9 @@ def main(kind: str, location: str) -> None:
     acquire("queued")
     beside(lambda: acquire("queued", wait=LONG))
     beside(lambda: acquire("queued", wait=LONG))
-    if can.listing:
-        until(lambda: waiters("queued") == 2)
-    else:
-        time.sleep(2)
+    until(lambda: waiters("queued") == 2)
     forced = acquire("forced").fence
-    if can.listing:
-        assert drive(registry().store("default").backend.sync_port().revoke("disLock:forced", forced)), "it was held"
+    assert drive(registry().store("default").backend.sync_port().revoke("disLock:forced", forced)), "it was held"
     if can.transfer:
         facts["ticket"] = acquire("detached").detach(LONG)
         handed = acquire("handed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....core.backend import Claim
+from ....core.backend import Backend, Claim
 from ....core.config import StoreConfig
 from ....core.findings import Finding
 from ....core.runtime import TASKS, THREADS, drive
@@ -18,7 +18,7 @@ from .routes import Routes
 from .slots import SlotKeys, slot_of
 
 
-class ClusterBackend:
+class ClusterBackend(Backend):
     """All nodes of one cluster, each with its own connections, and its own word on whether it answers."""
 
     capabilities = RedisBackend.capabilities

@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import methodcaller
 from typing import Any, TypeVar
 
-from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, retry_once
+from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo, retry_once
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
 from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
@@ -33,7 +33,7 @@ T = TypeVar("T")
 PIPELINE = 1000
 
 
-class ClusterPort:
+class ClusterPort(Port):
     def __init__(
         self, routes: Routes, runtime: Runtime, exchange_of: Callable[[Server], Exchange], keys: SlotKeys
     ) -> None:

@@ -30,7 +30,7 @@ CONNECTIONS, RENEWAL_CONNECTIONS = 10, 2
 class EtcdBackend(BlockingBackend):
     """``min_expire``: the least that etcd grants; with its usual settings it makes two seconds of that."""
 
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=1.0)
+    capabilities = Capabilities(queue=True, transfer=True, min_expire=1.0)
     settings: ClassVar[frozenset[str]] = frozenset({"LOCATION", "OPTIONS"})
     options = OPTIONS
 
