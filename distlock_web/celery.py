@@ -112,7 +112,7 @@ class Unique:
         return scope
 
     def _take(self, scope: Scope) -> Lease | None:
-        """The lock of the run; None if somebody has it, be it the running task itself."""
+        """The lock of the run; None if it is held, be it by the running task itself."""
         locked, spec = _locked(self._task), scope.spec
         running = current_task._get_current_object()
         try:
@@ -131,7 +131,7 @@ class Unique:
     def _take_place(self, scope: Scope) -> Lease | None:
         """The place in the queue; None if a run is queued that has not begun: it will see what was done before this.
 
-        Who has it in his hands is just sending it, or begins: over in a moment, or he has died, and nobody runs.
+        Its holder is just sending it, or begins. That is over in a moment; or the holder has died, and none runs.
         """
         locked, spec = _locked(self._task), scope.spec
         until = now() + spec.expire + _BEGINNING
@@ -205,7 +205,7 @@ def _seconds_until(app: Any, eta: Any) -> float:
 
 
 def _give_back(ticket: str) -> None:
-    """Free the lock of a message that nobody will run."""
+    """Free the lock of a message that will never run."""
     try:
         ending.end_now(scope_of(attach(ticket)), Ignore())  # no success: nothing is kept for a run that never was
     except NotHeld:  # a run has it, or had it
@@ -299,7 +299,7 @@ class CeleryRun:
     async def _begin_queued(self, scope: Scope) -> Scope:
         """Take the lock of the run, and free its place in the queue: what is sent from now on is one more run.
 
-        Where either cannot be done, it stays queued: somebody was told that it will run.
+        Where either cannot be done, it stays queued: its sender was told that it will run.
         """
         try:
             await engine.acquire(scope)
@@ -345,7 +345,7 @@ class CeleryRun:
     def retry(self, error: LockBusy | BackendUnavailable) -> Exception:
         """Not ``task.retry``, which counts: waiting for a lock is no failure, and leaves ``max_retries`` to those."""
         request = self._task.request
-        if request.called_directly or request.is_eager:  # nobody would send it, or it would come back at once
+        if request.called_directly or request.is_eager:  # it would not be sent, or it would come back at once
             return error
         estimate = error.estimate if isinstance(error, LockBusy) else MIN_COUNTDOWN
         soonest = min(max(estimate, MIN_COUNTDOWN), MAX_COUNTDOWN)

@@ -111,7 +111,7 @@ class Telemetry:
     def _record(self, event: Event, around: Context) -> None:
         """One event, and the context in which it happened. In one thread."""
         self._leases.look()
-        if event.kind == "revoked":  # its holder tells of the loss; whoever revokes it knows no template
+        if event.kind == "revoked":  # its holder tells of the loss; the code that revokes it knows no template
             return
         labels = {"store": event.store, "template": self._template(event)}
         if event.kind in self._counters:

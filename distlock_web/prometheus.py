@@ -92,7 +92,7 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         """Count one event. In one thread: what it changes are plain numbers."""
         self._leases.look()
-        if event.kind == "revoked":  # whoever does it knows no template
+        if event.kind == "revoked":  # the code that does it knows no template
             self.revoked.labels(event.store).inc()
             return
         labels = (event.store, self._template(event))

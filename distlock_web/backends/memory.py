@@ -33,7 +33,7 @@ from ..core.runtime import TASKS, THREADS, Parker, Runtime, Token, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
 PLACE = 0.001
-#: Seconds after which a name that nobody uses is forgotten, with what its last holders are told who ask again.
+#: Seconds after which an unused name is forgotten, with what its last holders are told who ask again.
 FORGET_AFTER = 60.0
 #: Tokens of a lock whose ends are remembered.
 REMEMBERED = 32
@@ -62,10 +62,10 @@ class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
     queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
     gone: dict[str, str] = field(default_factory=dict)  # how the last of them ended: "released", or by force "revoked"
-    used: float = 0.0  # when somebody last asked for it
+    used: float = 0.0  # when it was last asked for
 
     def note(self, token: str, how: str) -> None:
-        """So that a second copy of a request is told the truth, and whoever is released by force hears so."""
+        """So that a second copy of a request is told the truth, and a holder that is released by force hears so."""
         self.gone[token] = how
         if len(self.gone) > REMEMBERED:
             del self.gone[next(iter(self.gone))]
@@ -84,7 +84,7 @@ class _Lock:
         return len(self.owners) < at_once(self.limit, token.limit)
 
     def count_waiters(self) -> int:
-        """Those that are alive: nobody would ever wake in a closed event loop."""
+        """Those that are alive: a waiter in a closed event loop would never wake."""
         return sum(waiter.parker.hears() for waiter in self.queue.values())
 
     def ends(self) -> Ends[float]:
@@ -156,7 +156,7 @@ class MemoryPort(Port):
             return Granted(owner.fence, since)
 
     def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
-        owner = min(lock.owners.values(), key=lambda owner: owner.until)  # nobody is told that a free lock is busy
+        owner = min(lock.owners.values(), key=lambda owner: owner.until)  # no caller is told that a free lock is busy
         remaining, held_for = max(0.001, lock.ends().free_at(claim.token) - moment), max(0.0, time.time() - owner.since)
         if wait == 0 or owner.record is not None:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
@@ -350,7 +350,7 @@ class MemoryPort(Port):
             if not lock.admits(waiter.claim.token) and waiter.parker.hears():
                 return True
             del lock.queue[waiter.claim.token]
-            if waiter.parker.unpark():  # else its event loop has closed: the lock would be nobody's for a lease
+            if waiter.parker.unpark():  # else its event loop has closed: the lock would have no owner for a lease
                 self._own(lock, waiter.claim)
                 self._tell_first(lock, known)
             else:

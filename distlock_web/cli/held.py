@@ -91,7 +91,7 @@ def release_lock(options: Namespace, context: Context) -> int:
 
 
 def interactive() -> bool:
-    """Whether somebody can be asked, which is not so in a cron job or a pipe."""
+    """Whether there is a person to ask: not in a cron job or a pipe."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

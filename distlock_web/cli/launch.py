@@ -32,7 +32,7 @@ def main(parent: int, argv: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # where nobody reads it, the exit status says it
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # without a reader the exit status says it
     try:
         os.write(2, os.fsencode(f"distlock: {text}\n"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Text for a terminal, a pipe or a file: aligned columns, and colours where somebody looks at them."""
+"""Text for a terminal, a pipe or a file: aligned columns, and colours on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
 
 
 def say(stream: TextStream, text: str) -> None:
-    """Write this to stderr. If nobody reads it, or its disk is full, the exit status alone says what happened."""
+    """Write this to stderr. If it has no reader, or its disk is full, the exit status alone says what happened."""
     try:
         stream.write(text)
         stream.flush()
@@ -60,7 +60,7 @@ class Output:
 def open_closed_streams() -> None:
     """Connect standard streams that are closed (``>&-``) to nothing.
 
-    Else a connection to a store would get the number of one, and whoever writes there would write into it.
+    Else a connection to a store would get the number of one, and a write to that number would go into it.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)

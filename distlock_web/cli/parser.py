@@ -43,7 +43,7 @@ def parser(program: str, *, stores: bool) -> Parser:
     for name, options in _COMMANDS.items():
         description = DESCRIPTIONS[name].format(program=program)
         command = commands.add_parser(name, help=SUMMARIES[name], description=description, epilog=EPILOG)
-        if name == "run":  # argparse writes "..." for a command of somebody's own
+        if name == "run":  # argparse writes "..." for the user's own command
             command.usage = f"{command.prog} --key KEY [OPTION ...] [--] COMMAND [ARGUMENT ...]"
         for option in options:
             group = command.add_mutually_exclusive_group() if isinstance(option, list) else command

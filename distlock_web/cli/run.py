@@ -107,7 +107,7 @@ class CommandRun:
                 signal.signal(signum, handler)
 
     def run(self) -> int:
-        """The exit status. Somebody at a terminal is told for whom we wait."""
+        """The exit status. A person at a terminal is told for whom we wait."""
         backend = registry().store(self._options.store or "default").backend
         if backend.makes_tables:
             backend.prepare()  # Django's tables come by migrate, which may be the command

@@ -144,7 +144,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
 
 
 def asset_view(request: HttpRequest, name: str) -> HttpResponse:
-    """A style sheet or a script, in a project without staticfiles. No secret: nobody has to log in."""
+    """A style sheet or a script, in a project without staticfiles. No secret: it needs no login."""
     found = asset(name, request.GET.get("v"))
     if found is None:
         raise Http404

@@ -81,7 +81,7 @@ def who(request: HttpRequest, wrapper: Any, user: Any) -> Iterator[str]:
     sent = [request.headers.get(name, "") for name in CREDENTIALS]
     yield from sent
     yield _named(getattr(wrapper, "auth", None), is_known=any(sent))
-    if at_server := request.META.get("REMOTE_USER"):  # a login of the web server's, which nobody made a user of
+    if at_server := request.META.get("REMOTE_USER"):  # a login of the web server's, of which no user was made
         yield from ("REMOTE_USER", at_server)
 
 
@@ -117,10 +117,10 @@ def _body(request: Any, wrapper: Any) -> Iterator[str | bytes]:
 
 
 def _form(request: Any, wrapper: Any) -> Iterator[str] | None:
-    """What a form says; None where nobody reads it as one, or its fields: then its bytes are compared."""
+    """What a form says; None if it is not read as one, nor its fields: then its bytes are compared."""
     was_read = getattr(request, "_read_started", False) and not hasattr(request, "_body")
     if hasattr(request, "_post") and (was_read or request._post or request._files):
-        # As somebody has parsed it before: of another method than POST, too, as a middleware of Ninja's does.
+        # As other code has parsed it before: of another method than POST, too, as a middleware of Ninja's does.
         if not request._post and not request._files and not _is_void(request):
             raise emptied(_HOW)
         return said(request._post, request._files)
@@ -148,7 +148,7 @@ def _is_parsed(request: Any, wrapper: Any) -> bool:
 
 
 def _keep(request: Any) -> None:
-    """The bytes of a form that nobody has read, for a view that checks their signature: Django keeps them, once read.
+    """The bytes of a form that is still unread, for a view that checks their signature: Django keeps them, once read.
 
     Not those of a long form: its files may be, and go to disk.
     """
@@ -200,7 +200,7 @@ def _bytes(request: Any) -> bytes:
         if getattr(request._stream, "seekable", bool)():  # under ASGI: Django has looked for its end
             request._stream.seek(0)
         read: bytes = request.read()
-        # As if nobody had: a view that reads it in pieces has no limit.
+        # As if it were unread: a view that reads it in pieces has no limit.
         request._stream, request._read_started = BytesIO(read), False
         return read
 

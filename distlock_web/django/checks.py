@@ -398,7 +398,7 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     if is_outermost(view, function) or has_mixin(view):
         return ""
     mixin = "Put distlock_web.django.views.UntilCommitMixin in front of the base classes"
-    if function.once is not None:  # above the permissions it would answer whoever has lost the right to ask
+    if function.once is not None:  # above the permissions it would answer a user who has lost the right to ask
         api = "Put @transaction.non_atomic_requests above @api_view, and leave once below it"
         return f"{api if is_api_view(view) else mixin}. "
     if is_api_view(view):

@@ -36,9 +36,9 @@ class DjangoDatabase:
         found = address_of(connections[self._alias])
         if self._file is None:
             return found
-        # A test run has its SQLite in memory, where nobody can have a second connection of his own. A store that it is
+        # A test run has its SQLite in memory, which allows no second connection. A store that it is
         # the first to use has its locks in memory, too. One that was used before, such as when the project is loaded,
-        # goes on in the file beside that of the project: whoever has a lock there has to find it.
+        # goes on in the file beside that of the project: a holder of a lock there has to find it.
         if not found.in_memory:
             self._file = found
         return self._file

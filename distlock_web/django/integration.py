@@ -54,7 +54,7 @@ class DjangoIntegration(WebIntegration):
         return await asked.asked(_arguments(args, kwargs, locked), request, asynchronous=locked.asynchronous)
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
-        # A response is given again to whoever has got one. A value may be what only the caller knows.
+        # A response is given again to each client that has got one. A value may be what only the caller knows.
         if isinstance(result, HttpResponseBase) or (is_view_of(request, locked) and not locked.once.keeps_result):
             return await kept_answers.answer_of(result, request, locked)
         warn_of_lost(result, locked)

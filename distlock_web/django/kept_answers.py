@@ -18,7 +18,7 @@ from ..locks.wrapping import resolved_signature
 from ..web import kept_answers
 from ..web.kept_answers import is_kept, keep, keep_value, not_kept
 
-#: What a request carries whose view has answered again: the middleware marks the response, whoever makes it.
+#: What a request carries whose view has answered again: the middleware marks the response, wherever it is made.
 REPLAYS = "distlock_replays"
 
 
@@ -63,7 +63,7 @@ _OWN_MARKS = frozenset({"closed", "_is_rendered"})
 
 def _nonce(request: Any) -> str | None:
     """What the page's Content-Security-Policy will name, if the view has asked for it: Django's and django-csp's."""
-    nonce = getattr(request, "_csp_nonce", None)  # lazy, and false until somebody asks
+    nonce = getattr(request, "_csp_nonce", None)  # lazy, and false until it is asked for
     return str(nonce) if nonce else None
 
 

@@ -65,7 +65,7 @@ def hidden_locks(view: Callback) -> list[LockedFunction]:
 
 def is_view_of(request: Any, locked: LockedFunction) -> bool:
     """Whether the locked function is the view of this request, or what one calls that is made of others: a handler, an
-    operation of Ninja's. Where nobody has routed the request, as in a test, it is whatever is called with it."""
+    operation of Ninja's. If the request was not routed, as in a test, it is whatever is called with it."""
     match = getattr(request, "resolver_match", None)
     if match is None:
         return True
@@ -196,7 +196,7 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
     if any(map(_leads_to_login, classes)):
         return True
     # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success, and
-    # once answers what it has answered to whoever has had the right.
+    # once gives an answer again to a user who had the right then, and may have lost it.
     permissions = getattr(view_class, "permission_classes", ())
     kept = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
     return (kept or function.once is not None) and any(

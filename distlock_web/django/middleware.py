@@ -68,7 +68,7 @@ class RequestIDMiddleware:
             if isinstance(response, StreamingHttpResponse):
                 send_in_request(response)
         except CancelledError as error:
-            # The client has gone while another middleware had the response: nobody closes that, and Django keeps it by
+            # The client has gone while another middleware had the response: it is never closed, and Django keeps it by
             # this error's frames until garbage is collected, and with it the lock that it is sent under.
             clear_frames(error.__traceback__)
             raise

@@ -134,7 +134,7 @@ def _save(asked: str, run: Callable[[], Any]) -> Any:
 
 
 def _digest(request: HttpRequest) -> str:
-    """Whose form it is, and with what data: somebody may go back to a form that is saved, and save something else."""
+    """Whose form it is, and with what data: a user may go back to a saved form, and save something else."""
     fields = request.POST.copy()
     for button in _BUTTONS:
         fields.pop(button, None)

@@ -4,7 +4,7 @@ A receiver gets ``sender`` (the class ``Event``) and ``event``. It runs where it
 code, in that event loop, and the lock waits for it: it must be a plain function, and quick. What it raises is logged by
 Django and goes no further. Of a loss that the watchdog notices it is told in a thread beside it.
 
-Nothing is made, and no time spent, while nobody has connected to any of them.
+Nothing is made, and no time spent, while no receiver is connected to any of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..locks.events import Event
 
 
 class _LockSignal(Signal):
-    """A signal that begins to listen when somebody connects to it."""
+    """A signal that begins to listen when a receiver connects to it."""
 
     def connect(self, *args: Any, **kwargs: Any) -> None:
         super().connect(*args, **kwargs)

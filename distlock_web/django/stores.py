@@ -66,7 +66,7 @@ def connection_pool(alias: str) -> Any:
     if client is None:
         client = getattr(cache, "_cache", None)  # Django's RedisCache, which shows its client in no public way
     try:
-        # The server that is written to: a lock that is read from a replica excludes nobody.
+        # The server that is written to: a lock that is read from a replica excludes no caller.
         return client.get_client(write=True).connection_pool  # type: ignore[union-attr]
     except NotImplementedError:
         raise ConfigurationError(
@@ -81,7 +81,7 @@ def connection_pool(alias: str) -> Any:
 
 
 def _close_before_the_database_goes(*, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
-    """Whoever connects to no database makes, copies or drops one, as a test run does at its beginning and its end.
+    """A command that connects to no database makes, copies or drops one, as a test run does when it begins and ends.
 
     PostgreSQL refuses that as long as anybody is connected. A later use opens connections again.
     """

@@ -138,7 +138,7 @@ def _remedy(connection: BaseDatabaseWrapper) -> str:
 
 
 def in_real_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction is open that somebody else will commit; the one that a TestCase wraps a test in is none."""
+    """Whether a transaction is open that other code will commit; the one that a TestCase wraps a test in is none."""
     return connection.in_atomic_block and not in_test_case(connection)
 
 

@@ -91,7 +91,7 @@ def _body() -> Iterator[str | bytes]:
 
 
 def _refuse_read() -> None:
-    """``ConfigurationError`` if somebody has read the stream, and kept nothing of it."""
+    """``ConfigurationError`` if other code has read the stream, and kept nothing of it."""
     known = _known()
     # A form leaves the stream of what is none as it was.
     if known.get("_cached_data") is None and "form" not in known and "stream" in known and _is_read(known["stream"]):
@@ -99,7 +99,7 @@ def _refuse_read() -> None:
 
 
 def _known() -> dict[str, Any]:
-    """What somebody has asked of the request before."""
+    """What other code has asked of the request before."""
     running: Any = request
     known: dict[str, Any] = vars(running._get_current_object())
     return known
@@ -121,7 +121,7 @@ def _in_chunks() -> bytes:
     untouched, read = "stream" not in _known(), bytearray()
     while chunk := request.stream.read(MAX_COMPARED + 1 - len(read)):
         read += chunk
-    if not read and not untouched:  # somebody may have had it all
+    if not read and not untouched:  # other code may have read all of it
         raise read_before(_HOW)
     if len(read) > MAX_COMPARED:
         raise LengthRequired(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
@@ -143,7 +143,7 @@ def _form() -> Iterator[str | bytes]:
     yield from form_parts(fields, sent, (of_rendering,) if of_rendering else ())
     if not fields and not files:
         yield from _of_no_fields(body, may_be_read=may_be_read)
-    if body is not None:  # as if nobody had parsed it, so that the view may read its bytes, too
+    if body is not None:  # as if it were not parsed, so that the view may read its bytes, too
         for _, file in files:
             file.close()
         for name in known.keys() & {"form", "files", "values"}:
@@ -152,7 +152,7 @@ def _form() -> Iterator[str | bytes]:
 
 
 def _form_as_sent() -> bytes | None:
-    """The bytes of a form that nobody has read, where they would be in memory, too, when it is parsed."""
+    """The bytes of a form that is still unread, where they would be in memory, too, when it is parsed."""
     known, length = _known(), request.content_length
     if "form" in known or known.get("_cached_data") is not None:
         return None
@@ -164,7 +164,7 @@ def _form_as_sent() -> bytes | None:
 
 
 def _of_no_fields(body: bytes | None, *, may_be_read: bool) -> Iterator[str | bytes]:
-    """For a form that says nothing: it was sent empty, or it is none, or somebody has read it before."""
+    """For a form that says nothing: it was sent empty, or it is none, or it was read before."""
     length = None if "Transfer-Encoding" in request.headers else request.content_length or 0
     if was_sent_empty(length, request.mimetype, request.mimetype_params.get("boundary", "")):
         return

@@ -65,7 +65,7 @@ class FlaskIntegration(WebIntegration):
             return view or ""
         try:
             return url_for(view)
-        except BuildError:  # there is no such endpoint, or it wants arguments: it sends nobody there
+        except BuildError:  # there is no such endpoint, or it wants arguments: no redirect leads there
             return ""
 
     def why_no_registry(self) -> str:
@@ -91,6 +91,6 @@ class FlaskIntegration(WebIntegration):
 
 
 def _logged_in() -> object | None:
-    """Flask-Login's user. One who is not logged in has no `id`, and is nobody: the client is told, with a 400."""
+    """Flask-Login's user. An anonymous user has no `id`: the client is told so, with a 400."""
     user: Any = sys.modules["flask_login"].current_user
     return user._get_current_object() if user and user.is_authenticated else None

@@ -22,7 +22,7 @@ from ..web.release_pages import choose, list_url, release, release_context
 from ..web.texts import _, language
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
-#: response (a redirect to the login page) is sent as it is, and what it aborts with. Whatever else lets nobody in.
+#: response (a redirect to the login page) is sent as it is, and what it aborts with. Any other outcome refuses.
 Authorize = Callable[[str], object]
 
 FIELD = "distlock_csrf"
@@ -101,7 +101,7 @@ class LockPages:
         return _send("released.html", context, _("What was done"))
 
     def asset(self, file: str) -> Response:
-        """A style sheet or a script. No secret: nobody has to log in."""
+        """A style sheet or a script. No secret: it needs no login."""
         found = asset(file, request.args.get("v"))
         if found is None:
             abort(404)

@@ -70,7 +70,7 @@ class AppRequestScope(RequestScope):
 
 
 def _named() -> object:
-    """What somebody has called the request where Flask keeps such things: ``g``, Flask-Log-Request-ID or by hand."""
+    """What other code has called the request where Flask keeps such things: ``g``, Flask-Log-Request-ID or by hand."""
     return (g.get("request_id") or g.get("log_request_id")) if g else None
 
 

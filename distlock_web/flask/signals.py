@@ -4,7 +4,7 @@ A receiver gets the sender and ``event``. The sender is the running app, or None
 own, and wherever a loss is noticed beside the request. Connect without a sender to be told of all. A receiver runs
 where it happened, and the lock waits for it: it must be quick. What it raises is logged and goes no further.
 
-Nothing is made, and no time spent, while nobody has connected to any of them.
+Nothing is made, and no time spent, while no receiver is connected to any of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("distlock_web")
 
 
 class _LockSignal(NamedSignal):
-    """A signal that begins to listen when somebody connects to it."""
+    """A signal that begins to listen when a receiver connects to it."""
 
     def connect(self, *args: Any, **kwargs: Any) -> Any:
         receiver = super().connect(*args, **kwargs)

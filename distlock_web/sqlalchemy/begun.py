@@ -1,8 +1,8 @@
 """What the transaction of a session has begun: on which connections, and whether more was done there than read.
 
 The session itself knows it only until its flush, and nothing at all of what goes past its objects: bulk inserts, Core,
-text, its ``connection()``. So the statements of its connections are counted. What a function of the database writes
-that a SELECT calls, nobody sees.
+text, its ``connection()``. So the statements of its connections are counted. What is written by a function of
+the database that a SELECT calls is not seen.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def has_changes(session: Session) -> bool:
 
 
 def may_be_ended(session: Session) -> bool:
-    """Whether its transaction was begun by nothing but a query, in nobody's block, so that nobody misses it."""
+    """Whether only a query has begun its transaction, outside of every block, so that no code misses it."""
     transaction = session.get_transaction()
     return (
         transaction is not None
@@ -103,7 +103,7 @@ def _begins_anew(session: Session, transaction: Any, connection: Connection) -> 
     """Whether a rollback of the session's ends nothing there but what the session has begun, by itself and as usual."""
     # No public name says whether the session has made the connection, and what of it is its own to end.
     _, _, is_own, is_made_here = transaction._connections[connection]
-    if not is_made_here:  # a savepoint of its own is; with control_fully it ends all, whoever has begun it
+    if not is_made_here:  # a savepoint of its own is; with control_fully it ends every one
         return is_own and session.join_transaction_mode != "control_fully"
     usual = {**connection.engine.get_execution_options(), **(getattr(session, "execution_options", None) or {})}
     return all(usual.get(name) == value for name, value in connection.get_execution_options().items())

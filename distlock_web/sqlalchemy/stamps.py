@@ -19,10 +19,10 @@ _INFO = "distlock_web_stamps"
 def remember_stamp(found: object, fence: int, *, stamped: bool) -> None:
     """This row was read under this fence. ``stamped`` False: in vain, a newer holder's is on it, so no write may pass.
 
-    Remembered by the row's identity, not by the object: an object that nobody keeps is read anew by a plain query.
+    Remembered by the row's identity, not by the object: an object without a reference is read anew by a plain query.
     """
     session = object_session(found)
-    if session is None:  # expunged by an event of somebody else's: then no flush of the session writes it
+    if session is None:  # expunged by an event of other code: then no flush of the session writes it
         return
     stamps, key = stamps_of(session, fencing=True), inspect(found).key
     stamps[key] = fence if stamped else stamps.get(key, fence)
@@ -37,7 +37,7 @@ def ask_for_stamp(mapper: Mapper[Any], connection: Connection, target: object) -
 
 
 def forget_stamp(mapper: Mapper[Any], connection: Connection, target: object) -> None:
-    """Before an INSERT: a new row under an old key was read by nobody."""
+    """Before an INSERT: a new row under an old key has not been read."""
     session = object_session(target)
     if session is None:
         return
@@ -51,8 +51,8 @@ def forget_stamp(mapper: Mapper[Any], connection: Connection, target: object) ->
 def stamps_of(session: Session, fencing: bool = False) -> dict[Any, int]:
     """By identity key. ``close`` and ``expunge_all`` end all of them, as they end the session's objects.
 
-    ``fencing``: a row is fenced now. The first in a transaction ends the stamps of earlier ones whose objects nobody
-    has any more: a session that lives as long as its process would keep one for every row that it ever fenced.
+    ``fencing``: a row is fenced now. The first in a transaction ends the stamps of earlier ones whose objects
+    are gone: a session that lives as long as its process would keep one for every row that it ever fenced.
     """
     kept = session.info.get(_INFO)
     if kept is None or kept[0] is not session.identity_map:

@@ -104,7 +104,7 @@ def _route(scope: Any) -> str:
     """Method and route, never the path: its values may be secrets."""
     found = route_of(scope)
     route = getattr(found, "path", "")
-    # The path of a mount has the values of its parameters, and nobody says which.
+    # The path of a mount has the values of its parameters, and does not say which.
     of_mounts = scope.get("path_params", {}).keys() - getattr(found, "param_convertors", {}).keys()
     root = "" if of_mounts else scope.get("root_path", "")
     return f"{scope.get('method', 'WEBSOCKET')} {root}{route}" if route else ""

@@ -103,7 +103,7 @@ class StarletteIntegration(asgi.ASGIIntegration):
 
     def user_of(self, request: asgi.Request) -> Iterator[str]:
         user = request.scope.get("user")  # AuthenticationMiddleware's
-        # Of one that does not say whether it is somebody, nobody knows who it is: once refuses it.
+        # A user object that does not say whether it is logged in stands for no user: once refuses it.
         if user is not None and getattr(user, "is_authenticated", True):
             known = hasattr(user, "is_authenticated")
             yield from user_parts(user, _identity(user) if known else None)

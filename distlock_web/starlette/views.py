@@ -83,7 +83,7 @@ def _matching_route(scope: Any) -> Any | None:
 
 
 def has_once(scope: Any) -> bool:
-    """Whether somebody has to compare the body of this request, as far as it was routed."""
+    """Whether the body of this request has to be compared, as far as it was routed."""
     endpoint = scope.get("endpoint")
     if endpoint is None:  # a middleware reads it
         return True

@@ -1,4 +1,4 @@
-"""Locks as a project's tests want them: in memory, held by somebody else, lost, ended, out of reach. Needs no pytest.
+"""Locks as a project's tests want them: in memory, held by another caller, lost, ended, out of reach. Needs no pytest.
 
 All of them act on the stores of the running code: those in memory, or real ones.
 """
@@ -51,7 +51,7 @@ class LocksInMemory(unittest.TestCase):
 def hold_lock(
     key: object, *, prefix: str | None = None, store: str = "default", expire: float = 60.0
 ) -> Iterator[None]:
-    """Somebody else holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
+    """Another caller holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
     claim = Claim(name, new_token(where.ident), expire)
@@ -65,7 +65,7 @@ def hold_lock(
 
 
 def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """``AssertionError`` if somebody holds the lock on this key. The error says who, and for how long."""
+    """``AssertionError`` if the lock on this key is held. The error says by whom, and for how long."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
     for line in drive(where.port(THREADS).inspect()):
@@ -77,7 +77,7 @@ def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "de
 def lose_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
     """Release the lock on this key by force, from all of its holders.
 
-    ``AssertionError`` if nobody holds it, or if its store gives no fences, by which a holder is named.
+    ``AssertionError`` if it is free, or if its store gives no fences, by which a holder is named.
     A holder learns of it in ``lease.extend()``, at a renewal, or at the end of its block, which raises ``LeaseLost``.
     """
     where = registry.registry().store(store)
@@ -91,7 +91,7 @@ def lose_lock(key: object, *, prefix: str | None = None, store: str = "default")
 
 
 def expire_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """End the lease that the calling code is inside, as if its time was over. Somebody else can then take the lock.
+    """End the lease that the calling code is inside, as if its time was over. Another caller can then take the lock.
 
     The holder knows at once: ``lease.lost`` is set, ``on_lost`` is called, and the end of the block raises
     ``LeaseLost``. Call it inside the block, or in code that the locked function calls. Elsewhere: ``AssertionError``.
@@ -138,7 +138,7 @@ class _InMemory(Registry):
             return self.stores[alias]
         config = config or StoreConfig(alias)
         config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
-        # Of two threads one wins: two stores would exclude nobody.
+        # Of two threads one wins: two stores would not exclude each other.
         store = self.stores.get(alias) or self.stores.setdefault(alias, Store(config))
         if store.config != config:  # it was used before with other settings: of another app, or of none
             store.config = config

@@ -195,7 +195,7 @@ class FrameworkContract:
         said = json.loads(reply.body)
         assert (said["code"], said["status"], said["request_id"]) == ("lock_busy", 409, "click-1")
         assert reply.headers["content-type"].startswith("application/problem+json")
-        assert "order" not in reply.body.decode()  # a key is nobody's business
+        assert "order" not in reply.body.decode()  # a client does not see a key
 
     def test_a_browser_gets_a_page(self, site: Site) -> None:
         with hold_lock("order:7"):

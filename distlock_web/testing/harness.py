@@ -28,7 +28,7 @@ PATIENCE = 30.0
 
 
 class Actor(Protocol[T_co]):
-    """Somebody who runs at the same time."""
+    """A caller that runs at the same time."""
 
     async def result(self) -> T_co:
         """Wait for the end; what it returned, or raise what it raised."""
@@ -87,7 +87,7 @@ class Harness:
         raise NotImplementedError
 
     def unrelated(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
-        """Run the body at the same time, as somebody who has inherited nothing."""
+        """Run the body at the same time, as a caller that has inherited nothing."""
         return self._start(body, contextvars.Context())
 
     def sibling(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
@@ -132,7 +132,7 @@ class Harness:
         await self.until(seen)
 
     async def until_free(self, name: str) -> None:
-        """Wait until nobody has the lock: a little longer than its holder believes in it."""
+        """Wait until the lock is free: a little longer than its holder believes in it."""
 
         async def seen() -> bool:
             return await self.line(name) is None

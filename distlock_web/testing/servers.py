@@ -32,15 +32,15 @@ class ServerMissing(Exception):
 
 
 def own_ports(worker: str) -> range:
-    """Those that this worker of pytest-xdist draws from, and none beside it: nobody takes the port of a server that
-    another one restarts. Ports that differ by 10,000, as those of a Redis Cluster do, have one owner.
+    """Those that this worker of pytest-xdist draws from, and no other: so none takes the port of a server that
+    is being restarted. Ports that differ by 10,000, as those of a Redis Cluster do, have one owner.
     """
     number = worker.removeprefix("gw")
     return _PORTS[int(number) % 10 :: 10] if number.isdecimal() else _PORTS
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on at this moment."""
+    """A port of the loopback that is free at this moment."""
     ports = own_ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
     while True:
         port = DICE.choice(ports)
@@ -142,7 +142,7 @@ class OwnServer:
 
     def start(self) -> None:
         """Start, on the same port as before if there was one, and wait until it answers."""
-        # Between choosing a port and listening on it somebody else may take it: then another one.
+        # Between choosing a port and listening on it another process may take it: then another port.
         for _ in range(1 if self.port else 5):
             port = self.port or free_port()
             if self._launch(port):
@@ -152,7 +152,7 @@ class OwnServer:
 
     def _launch(self, port: int) -> bool:
         if self._is_up(port):
-            return False  # somebody else's: it would answer for ours, which ends when it finds the port taken
+            return False  # another process's: it would answer for ours, which ends when it finds the port taken
         with Path(self.folder, "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.command(port), *self.args],
@@ -165,7 +165,7 @@ class OwnServer:
         until = time.monotonic() + _START
         while self._process.poll() is None:
             if self._is_up(port):
-                # Unless somebody else has taken the port since, and ours has ended.
+                # Unless another process has taken the port since, and ours has ended.
                 return self._process.poll() is None
             if time.monotonic() > until:
                 self.stop()

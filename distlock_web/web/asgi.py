@@ -231,7 +231,7 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
                 value = bounds.settle().encode()
-                # Unless the app has said its own, or somebody else has named the request.
+                # Unless the app has said its own, or other code has named the request.
                 if not bounds.is_named_elsewhere and all(each.lower() != name for each, _ in headers):
                     headers.append((self._header.encode(), value))
                 if request.replayed:

@@ -136,7 +136,7 @@ def _said_of(file: File) -> list[str | None]:
 
 
 def _digest_of_content(file: File) -> str:
-    """It is left where it was found, for the view reads it, too. Whoever has read it before has left it at its end."""
+    """It is left where it was found, for the view reads it, too. An earlier reader has left it at its end."""
     content = file.content
     try:
         place = content.tell()
@@ -155,7 +155,7 @@ def _digest_of_content(file: File) -> str:
 
 
 def was_sent_empty(length: int | None, media_type: str, boundary: str) -> bool:
-    """Whether a form of so many bytes, or of nobody knows how many, can have no fields.
+    """Whether a form of so many bytes, or of an unknown length, can have no fields.
 
     Of a form that was sent empty, as a script's ``new FormData()``, there is the line that ends it.
     """
@@ -164,7 +164,7 @@ def was_sent_empty(length: int | None, media_type: str, boundary: str) -> bool:
 
 
 def emptied(how: str) -> KeyUnavailable:
-    """For a form that was not sent empty, and has no fields: it was looked at when somebody had read it before.
+    """For a form that was not sent empty, and has no fields: it was looked at after other code had read it.
 
     ``how``: the way to read a body that keeps it.
     """
@@ -172,7 +172,7 @@ def emptied(how: str) -> KeyUnavailable:
 
 
 def read_before(how: str) -> ConfigurationError:
-    """For a body that somebody has read as a stream, before it could be compared."""
+    """For a body that was read as a stream before it could be compared."""
     return ConfigurationError(f"once cannot compare the body of this request: it is no longer there. {_remedy(how)}")
 
 

@@ -16,7 +16,7 @@ from ..core.registry import Store
 from ..locks.lock import lock
 from ..locks.request_context import request_scope
 
-#: The trial lock: nobody else takes one of this name.
+#: The trial lock: no other code takes one of this name.
 TRIAL_KEY = "distlock doctor"
 
 

@@ -2,7 +2,7 @@
 
 A busy lock is a 409 with an estimate in ``Retry-After``, a store that does not answer is a 503, a request without
 what the key needs is a 400, one whose key was used for another request is a 422. None names the lock: its key may hold
-what is nobody's business. JSON is RFC 9457 (problem details).
+what no client should see. JSON is RFC 9457 (problem details).
 """
 
 from __future__ import annotations

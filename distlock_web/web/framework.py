@@ -78,7 +78,7 @@ class WebIntegration(Integration):
         return None
 
     def login_page(self) -> str:
-        """Where a redirect says that nobody is logged in; "" if that is not known."""
+        """Where a redirect leads a user who is not logged in; "" if that is not known."""
         return ""
 
     # What follows from that -------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def is_hidden_view(locked: Any, views: Iterable[Any]) -> bool:
     """Whether a function with ``once`` is that below a decorator without ``functools.wraps``, which hides it.
 
     What such a one is around has a key of the request, and no ``result=True``: else it is a function that the view
-    calls, whose value is nobody's response.
+    calls, whose value is no response.
     """
     if locked.once is None or "request" not in locked.keys.variables or locked.once.keeps_result:
         return False

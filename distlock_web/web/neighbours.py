@@ -1,7 +1,6 @@
 """What other programs in this process call the running request: those that name requests, too.
 
-Their id is on their log lines, in their answers and perhaps in a proxy's log. A second id beside it would be one that
-nobody can look up.
+Their id is on their log lines, in their answers and perhaps in a proxy's log. A second id beside it would lead nowhere.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from ..core.request_id import acceptable
 
-#: The module that a neighbour keeps the id in, and how that is asked. One that nobody has imported names nothing.
+#: The module that a neighbour keeps the id in, and how that is asked. One that is not imported names nothing.
 _NEIGHBOURS: tuple[tuple[str, Callable[[Any], object]], ...] = (
     ("django_guid.context", lambda module: module.guid.get()),
     ("asgi_correlation_id.context", lambda module: module.correlation_id.get()),
@@ -21,7 +20,7 @@ _NEIGHBOURS: tuple[tuple[str, Callable[[Any], object]], ...] = (
 
 
 def named_in_context() -> str | None:
-    """The id of the running request in a neighbour's context variable; None if nobody has named it."""
+    """The id of the running request in a neighbour's context variable; None if it has no name."""
     for name, ask in _NEIGHBOURS:
         module = sys.modules.get(name)
         if module is not None:

@@ -77,8 +77,8 @@ class RequestScope:
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
     ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs, or is a
     function that does, asked for each lock; where the framework tells that later, :func:`note_route`. ``header`` is
-    what our header says, ``proxy`` what the proxy's does. ``named`` asks what somebody has called the request where the
-    framework keeps such things; it may not raise.
+    what our header says, ``proxy`` what the proxy's does. ``named`` asks what other code has called the request where
+    the framework keeps such things; it may not raise.
     """
 
     __slots__ = ("_origin", "_scopes")
@@ -108,7 +108,7 @@ class RequestScope:
 
     @property
     def is_named_elsewhere(self) -> bool:
-        """Whether somebody else has named it, and sends that back as he likes: then we add no header of our own."""
+        """Whether other code has named it and answers with that name as it likes: then we add no header of our own."""
         return self._origin.is_named
 
     def settle(self) -> str:

@@ -49,7 +49,7 @@ def read_setting(name: str, get: Callable[[str, Any], Any]) -> Any:
 def unknown_settings(names: Collection[str], where: str) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
     """The settings that begin like ours and are none: those that look like a slip, and the others.
 
-    The others may be the project's own, and are no mistake, but nobody reads them: ``DISTLOCK_PREFIX`` beside a
+    The others may be the project's own, and are no mistake, but they are not read: ``DISTLOCK_PREFIX`` beside a
     ``DISTLOCK`` that is made of it. Nothing is said of a ``DISTLOCK_URL`` there.
     """
     slips: list[str] = []

@@ -58,7 +58,7 @@ class StreamLock:
         self._check_owners = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
 
     def lives_with(self, owner: object) -> None:
-        """The lock lives as long as somebody has one of its owners: the body, or a response that the server sends."""
+        """The lock lives as long as one of its owners does: the body, or a response that the server sends."""
         self._owners.append(weakref.ref(owner, lambda _: self._check_owners()))
 
     def _alive(self) -> bool:
@@ -93,14 +93,14 @@ class StreamLock:
         await ending.end(self._scope, error)
 
     def close(self) -> None:
-        """The response is closed: release the lock if that has not happened. Nobody is left to be told of a loss."""
+        """The response is closed: release the lock if that has not happened. No caller is left to be told of a loss."""
         if in_event_loop():
             spawn(self.aclose, otherwise=self.close_now)
         else:
             self.close_now()
 
     def close_now(self) -> None:
-        """The same, and nobody else in the event loop runs meanwhile: for one that is about to end."""
+        """The same, without giving the event loop to another task: for a loop that is about to end."""
         self._break_off()
         try:
             self.end()
@@ -213,7 +213,7 @@ class LockedAsyncBody(AsyncIterator[T]):
             self._lock.close()
 
     async def aclose(self) -> None:
-        """Whoever comes second waits until it is closed: the lock is held to the end of the body."""
+        """A second call waits until it is closed: the lock is held to the end of the body."""
         async with self._closing:
             try:
                 await self._close_body()
@@ -243,7 +243,7 @@ class RequestBody(Iterator[T]):
 
 
 class AsyncRequestBody(AsyncIterator[T]):
-    """The asynchronous twin of :class:`RequestBody`. It notices by itself that nobody goes on with it."""
+    """The asynchronous twin of :class:`RequestBody`. It notices by itself when it is abandoned."""
 
     def __init__(self, context: SavedContext, steps: AsyncIterator[T]) -> None:
         self._context = context

@@ -2,7 +2,7 @@
 
 It must not be skipped: its None would be an answer. With ``once`` it needs a key. And it must be what the framework
 calls: a route registers the function that it is given, and a ``distributed_lockable`` above it makes another one, which
-nobody calls.
+is never called.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A thread sends every question before it reads an answer, and waits on all connections together; there is no thread for
 an acquisition, and none for a node. In an event loop each node's shared connection is asked by a task. Either way the
-answers of one connection come in the order of the questions. So nobody waits for a node that is not needed: its answer
-is read when the connection is used next.
+answers of one connection come in the order of the questions. So no caller waits for a node that is not needed: its
+answer is read when the connection is used next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Question:
     args: Args
     undo_within: float = 0.0  #: a release: for so many seconds there is something to give back
     sent: bool = False  #: it may have arrived
-    wanted: bool = True  #: else nobody waits for it any more: asked again it would come after what undoes it
+    wanted: bool = True  #: else no caller waits for it any more: asked again it would come after what undoes it
     reply: Reply = None
     error: DistLockError | None = None
     channel: Channel | None = None  #: of a thread, on which its answer is to come
@@ -64,7 +64,7 @@ class Question:
 
     @property
     def is_open(self) -> bool:
-        """It may have been done, or be done yet, though nobody has heard so."""
+        """It may have been done, or be done yet, though its answer has not come."""
         return self.sent and self.reply is None
 
     def open(self, patient: bool) -> None:
@@ -119,7 +119,7 @@ class Question:
         self.sent, self.sent_at = True, now()
 
     def leave(self) -> None:
-        """Nobody waits for the answer any more."""
+        """No caller waits for the answer any more."""
         self.wanted = False
         if self.script is VOTE and self.reply is None and self.error is None:
             (self.node.unheard if self.sent else self.node.unsent).add(self.token)
@@ -129,7 +129,7 @@ class Question:
     def take(self, reply: Reply) -> None:
         node = self.node
         if isinstance(reply, ErrorReply):
-            # Whoever does not wait any more does not send the script's source: it has not run, and came too late.
+            # A caller that has stopped waiting does not send the script's source: it has not run, and came too late.
             late = reply.no_script and not self.wanted
             self.fail(
                 BackendUnavailable(f"{node.address.name} answered late.") if late else as_error(reply, node.address)
@@ -308,7 +308,7 @@ async def ask_in_tasks(questions: Sequence[Question], enough: Enough, within: fl
             task.add_done_callback(_going_on.discard)
 
 
-#: Tasks that nobody awaits any more: an event loop has only weak references to its own.
+#: Tasks that are not awaited any more: an event loop has only weak references to its own.
 _going_on: set[asyncio.Task[None]] = set()
 
 

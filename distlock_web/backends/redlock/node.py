@@ -49,10 +49,10 @@ class Node:
         self.ahead_us: int | None = None
         #: Of threads; True: of the renewals, which also ask a server that counts as silent.
         self.pools: dict[bool, ConnectionPool] = {False: self.server.pool, True: self.server.renewal_pool}
-        #: Channels on which answers are to come that nobody waits for any more, and the tokens voted for so.
+        #: Channels on which answers are to come that no caller waits for any more, and the tokens voted for so.
         self.left: dict[bool, deque[Any]] = {False: deque(), True: deque()}
         self.unheard: set[str] = set()
-        self.unsent: set[str] = set()  #: tokens of votes that nobody waits for, and that wait for a connection still
+        self.unsent: set[str] = set()  #: tokens of votes that no caller waits for, and that wait for a connection still
         self._warned = ""
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Node:
         return pack(self.index, self.quorum_key, *names)
 
     def warn(self, error: ConfigurationError) -> None:
-        """Said once: while the others suffice nobody else would hear of it."""
+        """Said once: while the others suffice, no error says it."""
         if str(error) != self._warned:
             self._warned = str(error)
             logger.warning("A node of the quorum has no vote: %s", error)
@@ -91,7 +91,7 @@ _packed = lru_cache(maxsize=4096)(pack_keys)
 
 
 class Forgot(BackendUnavailable):
-    """A node has no memory of the quorum: somebody has to tell it who it is."""
+    """A node has no memory of the quorum: a client has to tell it who it is."""
 
 
 class WrongQuorum(ConfigurationError):

@@ -6,7 +6,7 @@ number of its own beside its token, so that what arrives late (a vote, an undo) 
 
     all nodes ──vote──> a majority, in time                 Granted
                         a majority is another token's       Busy: asked again when that ends, or its release is heard
-                        nobody has a majority               undone, and tried again after a random pause
+                        no caller has a majority            undone, and tried again after a random pause
                         fewer than a majority can vote      BackendUnavailable, with what each node said
 """
 
@@ -30,8 +30,8 @@ from .scripts import EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
-#: Seconds to wait at most before the next attempt, one after the other: where nobody has a majority, or a release was
-#: heard of that a majority has not got yet.
+#: Seconds to wait at most before the next attempt, one after the other: where no caller has a majority, or a release
+#: was heard of that a majority has not got yet.
 PAUSES = (0.004, 0.016, 0.064, 0.256)
 #: Seconds until a waiter asks again that no node tells of a release yet; and that one does: a message may be lost, and
 #: who was told may stand still.
@@ -78,9 +78,9 @@ class RedlockPort(Port):
             node.server.listener.remove(claim.token)
 
     async def _attempts(self, claim: Claim, wait: float | None, leaving: int | None = None) -> Granted | Busy:
-        """Again where nobody has it, for of those who come at the same moment one shall; or who is ``leaving``.
+        """Again if no caller has it, for one of those that came together shall; or if its holder is ``leaving``.
 
-        The memo of ``Busy`` is whose lock it is: the number of its acquisition. None: nobody has a majority.
+        The memo of ``Busy`` is whose lock it is: the number of its acquisition. None: no caller has a majority.
         """
         answer = await self._attempt(claim, wait)
         for pause in PAUSES:

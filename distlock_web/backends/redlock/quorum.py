@@ -25,7 +25,7 @@ class Quorum:
         self.restart_delay = restart_delay
         #: A birth is known to within the time that clocks may be apart.
         self.delay_us = round(restart_delay * 1_000_000) + APART_US if restart_delay else 0
-        self.patient = patient  #: for renewals: nobody waits for them, and silent nodes are asked, too
+        self.patient = patient  #: for renewals: no caller waits for them, and silent nodes are asked, too
         self._blocking = blocking  #: asks in this thread
 
     async def ask(
@@ -95,7 +95,7 @@ class Quorum:
     # Membership and birth ------------------------------------------------------------------------------------------
 
     def raise_if_wrong(self) -> None:
-        """One node of another list is enough: its other nodes may be a majority for somebody else."""
+        """One node of another list is enough: its other nodes may be a majority for another caller."""
         for node in self.nodes:
             if isinstance(node.no_vote, WrongQuorum):
                 raise node.no_vote
@@ -111,7 +111,7 @@ class Quorum:
         heard = [each for each in await self.look() if each.answered]
         for each in heard:
             if each.reply[0] > 0:
-                each.node.no_vote = None  # somebody else has told it
+                each.node.no_vote = None  # another caller has told it
         forgot = [each.node for each in heard if each.reply[0] == FORGOT]
         agreed = self.of_one_time(heard)
         born = int(median([each.reply[1] for each in agreed] or [0]))

@@ -3,9 +3,9 @@
 Two questions are decided here.
 
 *Whether the first in the queue still has its lease*, by the leader's clock alone: its node's last change began the
-lease, and the node says how long it lasts. Whoever finds it over removes the node, in the version that it has seen: a
-renewal that comes meanwhile wins, or finds the node gone. A node that is made anew at the same path, to be persistent,
-begins its versions again; so the version of the lock's own node moves on with it, and is compared, too. Under a new
+lease, and the node says how long it lasts. A process that finds it over removes the node, in the version that it has
+seen: a renewal that comes meanwhile wins, or finds the node gone. A node that is made anew at the same path, to be
+persistent, begins its versions again; so the version of the lock's own node moves on with it, and is compared, too. Under a new
 leader, whose clock is another, the time that has passed is not known: the lease begins anew, once.
 
 *Its fence*: the number of its node, which only grows while the lock's own node lives, added to a base that is not less
@@ -93,7 +93,7 @@ class LockQueue:
     # Looking ------------------------------------------------------------------------------------------------------
 
     def look(self, name: str) -> View:
-        """Who stands in the queue now; nobody, if there is no such lock."""
+        """The queue as it is now; empty, if there is no such lock."""
         path = path_of(name)
         children, found = self._session.send(*look_requests(path))
         return view_of(path, children, found)

@@ -5,7 +5,7 @@
     /distlock/…/<digest>_0000000007    one in the queue for it: the lowest number has the lock, the others wait
 
 A child's number is what ZooKeeper gave it when it was made, and it keeps the number when it changes hands. The digest
-is that of the token: whoever reads ZooKeeper cannot pass for the owner.
+is that of the token: a reader of ZooKeeper cannot pass for the owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = "/distlock"
 
 #: What a child is. The first in the queue is ``claimed`` (it was alone when it came), ``held`` (it waited) or
 #: ``cooldown``, and its lease counts from its last change; or it is still ``waiting``, and does not know
-#: of its luck, until somebody behind it says that its lease has begun: ``offered``.
+#: of its luck, until a waiter behind it says that its lease has begun: ``offered``.
 CLAIMED, HELD, COOLDOWN, WAITING, OFFERED = "claimed", "held", "cooldown", "waiting", "offered"
 
 _CHILD = re.compile(r"([0-9a-f]{32})_(-?\d{9,10})")

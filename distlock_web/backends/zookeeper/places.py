@@ -51,7 +51,7 @@ class Place:
     granted: bool = False
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
     releasing: bool = False  #: a release was sent, and its answer may have been lost
-    mark: bytes = b""  #: what the lock's own node says, which nobody else changes while this place has the lock
+    mark: bytes = b""  #: what the lock's own node says, which no other process changes while this place has the lock
     watching: str = ""  #: the path of the one in front, while a watch on it is out
 
     @property
@@ -133,7 +133,7 @@ class Places:
             place.watching = ""
 
     def changed(self, path: str, event: object = None) -> None:
-        """Whoever watches this path looks for itself, and watches anew."""
+        """Each watcher of this path looks for itself, and watches anew."""
         with self._changing:
             tokens, _ = self._watchers.pop(path, (set(), None))
             for token in tokens:
@@ -151,7 +151,7 @@ class Places:
         self.remove_later(place.path, 0.0)
 
     def remove_later(self, path: str, seconds: float) -> None:
-        """What nobody's session ends: remove it when its time is over, if nobody has done it by then."""
+        """What ends with no session: remove it when its time is over, if it is there still."""
         self._leftovers[path] = now() + seconds
 
     def ended(self) -> list[str]:

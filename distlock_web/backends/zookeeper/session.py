@@ -50,7 +50,7 @@ Request: TypeAlias = "Callable[[Client], Any]"
 
 #: Answers about nodes, which the algorithm has to hear.
 NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
-#: What it says to somebody with the wrong credentials. kazoo has the last of them since 2.11.
+#: What it says to a client with the wrong credentials. kazoo has the last of them since 2.11.
 _NO_SASL = getattr(exceptions, "SessionClosedRequireSaslError", AuthFailedError)
 _REFUSED = (NoAuthError, AuthFailedError, InvalidACLError, _NO_SASL)
 #: What kazoo says where there was no answer.
@@ -120,7 +120,7 @@ class Session:
         """It is dead, and kazoo would find out within two thirds of a session: it makes another now."""
         with self._lock:
             if connection is not None and connection is client.connection:
-                self._connected.clear()  # whoever asks next waits for the other one
+                self._connected.clear()  # the next request waits for the other one
                 with suppress(OSError):  # kazoo has just closed it
                     socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -201,7 +201,7 @@ class Session:
         """
         self.outage.close()
         self._end()
-        self._on_change()  # whoever waits has lost its place in the queue, and asks again
+        self._on_change()  # each waiter has lost its place in the queue, and asks again
 
     def _end(self) -> None:
         with self._lock:

@@ -105,7 +105,7 @@ class ZooKeeperVerbs(BlockingVerbs):
         """Give each so many seconds again, or what it has left, if that is more. Those that are gone are forgotten.
 
         A lease has several writers here: a renewal, an extension. Each compares the version that it has reckoned with,
-        and whoever comes second reckons again: else the shorter lease would be written over the longer one. What lasts
+        and the second one reckons again: else the shorter lease would be written over the longer one. What lasts
         longer than ``outlives`` becomes persistent.
         """
         gone: set[Place] = set()
@@ -160,7 +160,7 @@ class ZooKeeperVerbs(BlockingVerbs):
             (answer,) = self._session.send(request)
         except BackendUnavailable:
             if cooldown <= 0:
-                # Nobody has to wait for the rest of its lease.
+                # Then no waiter has to wait for the rest of its lease.
                 self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
             raise
         done = committed(answer) if cooldown > 0 else not isinstance(answer, ZookeeperError)

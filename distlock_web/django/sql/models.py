@@ -75,7 +75,7 @@ class RecordRow(models.Model):
 
 
 class WaiterRow(models.Model):
-    """Somebody who waits for a lock."""
+    """A caller that waits for a lock."""
 
     token: models.CharField[str, str] = models.CharField(primary_key=True, max_length=100)
     name_key: models.CharField[str, str] = models.CharField(max_length=64)

@@ -1,4 +1,4 @@
-"""Nobody is inside while somebody else is; and the store shows who is (laws 1 and 5)."""
+"""One caller is inside at a time, and the store shows which (laws 1 and 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease lives as long as it says, whoever has it: not shorter, not longer, and is passed on (laws 2, 5, 6 and 7)."""
+"""A lease lives as long as it says, in any hands: not shorter, not longer, and is passed on (laws 2, 5, 6 and 7)."""
 
 from __future__ import annotations
 

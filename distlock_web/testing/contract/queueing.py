@@ -143,7 +143,7 @@ class QueueCases(Cases):
 
     @case
     async def test_waiters_that_give_up_at_the_hand_over_pass_the_lock_on(self, harness: Harness) -> None:
-        """The release comes when their time ends: whoever loses that race must not keep the lock for itself."""
+        """The release comes when their time ends: the loser of that race must not keep the lock for itself."""
 
         async def impatient() -> None:
             lease = await harness.try_acquire(the_lock(wait=0.05))
@@ -225,7 +225,7 @@ async def _cancel_many(harness: Harness, chance: random.Random) -> None:
 
 
 async def _nothing_left(harness: Harness) -> bool:
-    """Whether the lock is free and nobody waits: a claim that does not wait is granted only then."""
+    """Whether the lock is free and its queue is empty: a claim that does not wait is granted only then."""
     probe = claim()
     answer = await harness.port.acquire(probe, 0)
     await harness.port.cancel(probe)

@@ -1,4 +1,4 @@
-"""What is done: a release leaves a record, and whoever asks for its time is told so (for stores with ``records``)."""
+"""What is done: a release leaves a record, and callers within its time are told so (for stores with ``records``)."""
 
 from __future__ import annotations
 

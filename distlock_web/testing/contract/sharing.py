@@ -364,7 +364,7 @@ class SharingCases(Cases):
     async def test_whoever_was_released_by_force_is_told_so_whoever_comes_next(
         self, harness: Harness, limits: tuple[int, ...], next_limit: int, waits: bool
     ) -> None:
-        """They were told that their leases had expired, or that somebody had taken them."""
+        """They were told that their leases had expired, or that they had been taken."""
         port, revoked, fences = harness.port, [place(limit) if limit > 1 else claim() for limit in limits], []
         for each in revoked:
             granted = await port.acquire(each, 0)
@@ -410,7 +410,7 @@ class SharingCases(Cases):
     @needs("sharing")
     @case
     async def test_a_place_that_is_taken_anew_is_known_by_its_new_fence(self, harness: Harness) -> None:
-        """It was handed over while its process stood still, and nobody has looked since its lease ended."""
+        """It was handed over while its process stood still, and no caller has looked since its lease ended."""
         port, holder, late = harness.port, claim(), place(expire=self.ttl)
         await port.acquire(holder, 0)
         await port.acquire(late, None)
@@ -434,7 +434,7 @@ async def _true(value: bool) -> bool:
 
 
 async def _is_free(harness: Harness) -> bool:
-    """Whether nobody has it, and nobody waits: one that wants to be alone gets it at once."""
+    """Whether it is free, and its queue is empty: a caller that wants to be alone gets it at once."""
     probe = claim()
     answer = await harness.port.acquire(probe, 0)
     await harness.port.cancel(probe)

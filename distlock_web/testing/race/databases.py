@@ -182,7 +182,7 @@ class RacedDatabase:
             statements = list(failed)
 
 
-#: Of our own connection: rows are put back in any order, and nobody who has locked one is waited for without end.
+#: Of our own connection: rows are put back in any order, and the wait for one that is locked has an end.
 _SESSION: dict[Kind, list[str]] = {
     "sqlite": ["PRAGMA foreign_keys = OFF", "PRAGMA synchronous = OFF", "PRAGMA busy_timeout = 5000"],
     "mysql": ["SET FOREIGN_KEY_CHECKS = 0", "SET innodb_lock_wait_timeout = 5", "SET lock_wait_timeout = 2"],
@@ -290,7 +290,7 @@ class RacedTable:
                 query(f"SELECT setval('{sequence}', {last}, {called})")
             elif self._next_id(bare) != self._counter:
                 query(f"ALTER TABLE {self.name} AUTO_INCREMENT = {self._counter}")
-        except Exception:  # somebody reads the table still: not waited for again after each order
+        except Exception:  # another program still reads the table: not waited for again after each order
             self._counter = None
 
 

@@ -13,7 +13,7 @@ WIDEST, NARROW = 60, 40
 
 
 def columns(order: Order, written: set[str], fields: set[str]) -> str:
-    """The steps, without what was read of tables that nobody writes."""
+    """The steps, without what was read of tables that no caller writes."""
     names = [caller.name for caller in order.callers]
     lines: list[tuple[int, int, str]] = []
     left_out = 0

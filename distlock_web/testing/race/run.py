@@ -254,7 +254,7 @@ class _Tries:
         return all(_without(result, refused) != _without(serial, refused) for serial in self._without[refused])
 
     def _refuse_trouble_of_one(self, order: Order) -> None:
-        """What a caller does alone, too, is no race: it is slow, or waits for somebody who does not race."""
+        """What a caller does alone, too, is no race: it is slow, or waits for a program that does not race."""
         if order.trouble and (is_serial(order.choices) or not self._serial):
             raise RaceRefused(f"race: one after the other, {order.trouble.strip()}")
 

@@ -93,7 +93,7 @@ class Caller:
         self.stuck = False  #: that statement waits for another caller's
         self.waits_for: object = None  #: a lock of ours, or a file of SQLite
         self.patient = True  #: it waits for ever
-        self.gave_up = False  #: nobody can end its waiting: its time is over
+        self.gave_up = False  #: no other caller can end its waiting: its time is over
         self.refused = False  #: a lock of ours was not given: the call has said so, and has not done its work
         self.touched: set[int] = set()  #: connections to SQLite with a snapshot, which wait for nothing any more
         self.cut_short = False  #: it was told to end
@@ -135,7 +135,7 @@ class Caller:
             raise Ended
 
     def wait(self, what: object, step: Step, *, patient: bool) -> bool:
-        """Until somebody has given this back. False: all others wait as well, so that its time is over."""
+        """Until this is given back. False: all others wait as well, so that its time is over."""
         with self.order.changed:
             if not self.order.ending:
                 self.waits_for, self.patient, self.state, self.pending = what, patient, "waits", step
@@ -195,7 +195,7 @@ class Choice:
 
     @property
     def preempts(self) -> bool:
-        """Whether somebody was stopped who could have gone on."""
+        """Whether a caller was stopped that could have gone on."""
         return self.is_preemption(self.taken)
 
     def is_preemption(self, other: int) -> bool:
@@ -261,7 +261,7 @@ class Order:
         if begins:
             chosen.choose()
             self._until_it_stops(chosen)
-            # What comes before a statement or a lock nobody can notice; what comes before a step of the user's, he can.
+            # Other callers can notice what comes before a step of the user's, but not before a statement or a lock.
             if chosen.state != "ready" or chosen.pending is None or chosen.pending.by_user:
                 self.steps.append(Step("begins", caller=chosen.number))
                 return
@@ -348,7 +348,7 @@ class Order:
                 self._until_it_stops(caller)
 
     def _untangle(self) -> None:
-        """All wait. The database finds its deadlock, or somebody's time is over; else they would wait for ever."""
+        """All wait. The database finds its deadlock, or one's time is over; else they would wait for ever."""
         stuck = [caller for caller in self.callers if caller.state == "running"]
         waiting = [caller for caller in self.callers if caller.state == "waits" and not caller.patient]
         patience = 0.1 if waiting else DEADLOCK

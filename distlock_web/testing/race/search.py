@@ -1,7 +1,7 @@
 """Which orders are tried: those with few preemptions first, each of them once.
 
 An order is its beginning, after which each caller runs as long as it can. What was seen of one gives those that differ
-from it in one place: there somebody else goes on. So a tree is searched, depth first, and no order comes twice. Two
+from it in one place: there another caller goes on. So a tree is searched, depth first, and no order comes twice. Two
 preemptions show nearly every race that there is (Musuvathi and Qadeer, *CHESS*); the others follow at random.
 """
 

@@ -162,6 +162,6 @@ def _is_foreign(name: str) -> bool:
 
 
 def row_values(columns: Sequence[str], row: Sequence[Any], wanted: set[str]) -> list[tuple[str, object]]:
-    """What is worth showing of a row that was read: what somebody writes, or all where it is little."""
+    """What is worth showing of a row that was read: what a caller writes, or all where it is little."""
     pairs = list(zip(columns, row, strict=False))
     return [pair for pair in pairs if pair[0] in wanted] or (pairs if len(pairs) <= 3 else [])

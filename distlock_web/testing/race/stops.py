@@ -48,7 +48,7 @@ class Watch:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What this thread does now is nobody's statement: a store's of our locks, ours."""
+        """What this thread does now is no statement of a caller's: a store's of our locks, or ours."""
         before, self._aside.on = getattr(self._aside, "on", False), True
         try:
             yield
@@ -60,7 +60,7 @@ class Watch:
     ) -> RacedDatabase:
         """One for each, by however many ways it is reached: its rows are put back once.
 
-        ``not_of_tests``: why it is not taken for a database of tests. Then nobody may write to it.
+        ``not_of_tests``: why it is not taken for a database of tests. Then it is not written to.
         """
         if vendor not in KINDS:
             raise RaceRefused(
@@ -156,7 +156,7 @@ class Watch:
             database.done(connection)
 
     def given_back(self, connection: Any) -> None:
-        """To the pool: the next one that takes it shares it with nobody."""
+        """To the pool: the next one that takes it has it alone."""
         self._users.pop(id(connection), None)
 
     def _refuse_shared(self, caller: Caller, connection: Any) -> None:
@@ -179,7 +179,7 @@ def refuse(caller: Caller, why: str) -> RaceRefused:
 def _through_the_file(
     caller: Caller, database: RacedDatabase, connection: Any, sql: str, said: Step | None, execute: Callable[[], T]
 ) -> T:
-    """SQLite waits for its file by itself, in its busy handler, and tells nobody. So it is to refuse, and we wait.
+    """SQLite waits for its file by itself, in its busy handler, and does not say so. So it is to refuse, and we wait.
 
     It waits only where it has read nothing in this transaction: what it has read would be old when it may write.
     """
