@@ -84,7 +84,7 @@ class SQLBackend(BlockingBackend):
             self._probing.run(work)
         except (NoAnswer, NoConnectionFree):
             raise
-        except DistLockError as error:  # an answer all the same: whoever asks next is told
+        except DistLockError as error:  # an answer all the same: the next caller is told
             logger.debug("%s", error)
         finally:
             self._probing.connections.drop()  # each time on a fresh one
@@ -100,7 +100,7 @@ class SQLBackend(BlockingBackend):
         """It writes nothing, and has the file's write lock all the same.
 
         Else it would have to be had when the caller first writes: SQLite refuses that at once, and for good, if
-        somebody else has written since the caller has read, such as one who waits for this very lock.
+        another caller has written since this one has read, such as one that waits for this very lock.
         """
         Borrowed(transaction).run(self._tables.touch)
 

@@ -22,7 +22,7 @@ _LOCAL = frozenset({"", "localhost", "127.0.0.1", "::1", "/tmp", "/run/postgresq
 
 
 class Borrowed:
-    """What runs our statements in a transaction of somebody else's, who begins and ends it."""
+    """What runs our statements in a transaction of other code, which begins and ends it."""
 
     def __init__(self, transaction: CallersTransaction) -> None:
         self._transaction = transaction

@@ -55,7 +55,7 @@ class Locked(NotSent):
 
 
 class Unopened(Locked):
-    """Others keep the whole file locked from whoever opens it: it cannot be asked either who has a lock."""
+    """Others keep the whole file locked from each that opens it: it cannot be asked either who has a lock."""
 
 
 class Transaction:
@@ -65,7 +65,7 @@ class Transaction:
         self.tables = database.tables
         self.woken: list[str] = []  #: tokens of waiters that have something to hear when it is committed
         self.begun = False
-        self.ending = False  #: whether it was asked to commit: without an answer nobody knows what was done
+        self.ending = False  #: whether it was asked to commit: without an answer it is not known what was done
         self._connection = connection
         self._dialect = database.address.dialect
         self._database = database
@@ -220,7 +220,7 @@ class Database:
 
     def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
-        # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
+        # committed. One that comes outside of the block leaves garbage, which keeps no place.
         lent, usable, hangs = self._borrow(), False, False
         transaction = Transaction(lent.connection, self, seconds)
         around = getattr(_this_thread, "depth", 0)
@@ -249,7 +249,7 @@ class Database:
                 self._hanging.append(lent)
             else:
                 lent.end(usable=usable)
-            del lent  # an error that somebody keeps has this frame, and would keep the place of a later user
+            del lent  # an error that is kept has this frame, and would keep the place of a later user
             if transaction.ending:
                 for token in transaction.woken:
                     self.wakeups.wake(token)
@@ -328,7 +328,7 @@ class Database:
     def _close(self, connection: Any) -> None:
         with suppress(*self.address.way.errors, OSError):  # what is broken is closed
             if isinstance(self.address.dialect, SQLite):
-                # While somebody has a cursor of it, in an exception's frames, it is not really closed.
+                # While a cursor of it is alive, in an exception's frames, it is not really closed.
                 with suppress(*self.address.way.errors):  # a disk that fails: it is closed all the same
                     connection.rollback()
             connection.close()
@@ -338,7 +338,7 @@ class Database:
         if self.address.dialect.is_broken(connection) and fault != SILENT:
             fault = GONE
         if fault.kind in ("gone", "silent", "not_here"):
-            # The others are most likely dead, too, or lead to the same server: nobody has to find that out of each.
+            # The others are most likely dead, too, or lead to the same server: this need not be found out of each.
             self.connections.drop()
         if fault.kind == "not_here":
             self.on_left()

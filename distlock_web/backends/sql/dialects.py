@@ -40,7 +40,7 @@ class Dialect:
     clock: str  #: an expression: its time in microseconds
     notify: Statement | None = None  #: tells ``:channel`` the ``:token`` when it is committed
     placeholder: Placeholder = "%s"
-    #: What ends a question whose rows nobody else is to change; the second leaves out those that others keep.
+    #: What ends a question whose rows no other transaction may change; the second leaves out those that others keep.
     locking = (" FOR UPDATE", " FOR UPDATE SKIP LOCKED")
 
     def connect_args(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Dialect:
         raise NotImplementedError
 
     def adopt(self, connection: Any) -> Any:
-        """One of whatever driver, made by somebody, for us: its answers are waited for within a limit."""
+        """One of any driver, made by other code, for us: its answers are waited for within a limit."""
         return connection
 
     def connected(self, connection: Any) -> None:
@@ -129,7 +129,7 @@ class PostgreSQL(Dialect):
 
     def begin(self, connection: Any, seconds: float) -> str:
         # In each transaction, and in the same request as its beginning: behind a pooler in transaction mode a session's
-        # settings would be somebody else's. A client that is stopped in mid-transaction does not keep the row for long.
+        # settings would be another's. A client that is stopped in mid-transaction does not keep the row for long.
         milliseconds = max(1, int(self.timeout * 1000))
         return (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {max(1, int(seconds * 750))}; "
@@ -171,7 +171,7 @@ class MySQL(Dialect):
     def __init__(self, timeout: float, *, mariadb: bool) -> None:
         self.timeout = timeout
         self._tls_contexts: dict[str, Any] = {}
-        self.title = "MariaDB" if mariadb else "MySQL"  # whoever calls it MySQL may be mistaken: see connected()
+        self.title = "MariaDB" if mariadb else "MySQL"  # a URL that says MySQL may be mistaken: see connected()
 
     def connect_args(self) -> dict[str, Any]:
         return dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), self.timeout)
@@ -250,7 +250,7 @@ class SQLite(Dialect):
         connection.execute("PRAGMA synchronous = NORMAL").close()
 
     def _change_to_wal(self, connection: Any) -> None:
-        """Also where others use the file at this moment: SQLite waits for nobody where this has to change it."""
+        """Also where others use the file at this moment: SQLite does not wait where this has to change it."""
         until = now() + self.timeout
         while True:
             try:

@@ -28,7 +28,7 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds between two questions: the first, and the longest. Each is the last one's times GROWTH, give or take JITTER.
 FIRST, LONGEST, GROWTH, JITTER = 0.005, 0.25, 1.5, 0.25
-#: Seconds that the thread stays when nobody waits any more.
+#: Seconds that the thread stays when no caller waits any more.
 IDLE = 5.0
 #: Seconds between two tries to listen.
 RETRY = 0.5
@@ -53,7 +53,7 @@ class Poller:
         return self._begun.is_set() and self._worker.runs
 
     def start(self, token: Token, timeout: float) -> None:
-        """What is told to the store of this token is heard of. If no thread is to be had nobody is told anything, and
+        """What is told to the store of this token is heard of. Without a thread no waiter is told anything, and
         asks when the lease ends."""
         self._token = token
         with self._lock:
@@ -130,7 +130,7 @@ class PostgresListener(Poller):
     def _is_idle(self) -> bool:
         if self._behind_pooler:
             return super()._is_idle()
-        # Whoever starts this waits until it has begun: also one that was cancelled since, and is not expected any more.
+        # The caller that starts this waits until it has begun, also one that was cancelled, and is no more expected.
         return self._begun.is_set() and not self._wakeups.expected()
 
     def _step(self) -> float:
@@ -152,7 +152,7 @@ class PostgresListener(Poller):
                 self._begun.set()
 
     def _is_pooled(self, connection: Any) -> bool:
-        """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
+        """Whether we speak to a pooler, where the news would come to the client that has the server at that moment."""
         return bool(execute(connection, "SELECT pg_backend_pid()").scalar() != connection.info.backend_pid)
 
     def _listen(self, driver: Any) -> None:

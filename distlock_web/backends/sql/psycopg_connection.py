@@ -18,7 +18,7 @@ class PsycopgTimeout(psycopg.OperationalError):
 
 
 def bound(connection: Any, limit: float) -> None:
-    """Whoever has made it: psycopg itself calls ``wait`` for each answer.
+    """Wherever it was made: psycopg itself calls ``wait`` for each answer.
 
     ``connection.limit``: seconds for one answer; None: as long as it takes.
     """

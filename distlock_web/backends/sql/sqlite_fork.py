@@ -1,7 +1,7 @@
 """No connection to a file of SQLite is open while the process forks.
 
 SQLite keeps in the process which locks it has on a file. A child inherits the bookkeeping and not the locks: it would
-wait for one that nobody has, or take itself for safe where it is not. So the connections are closed before a fork, when
+wait for one that is free, or take itself for safe where it is not. So the connections are closed before a fork, when
 none is in use, and both sides open their own again.
 """
 
@@ -63,7 +63,7 @@ class ForkGate:
         self._forking = False
 
     def forget(self) -> None:
-        """In the child: what was the parent's is nobody's here."""
+        """In the child: what was the parent's has no owner here."""
         self.__init__()  # type: ignore[misc]
 
 

@@ -39,7 +39,7 @@ def to_ascii(text: str) -> str:
 
 
 def from_ascii(text: str) -> str:
-    """What :func:`to_ascii` has written. What another program has is read as far as it can be: it fails nobody."""
+    """What :func:`to_ascii` has written. What another program has is read as far as it can be: it fails no caller."""
     return text.encode("ascii", "backslashreplace").decode("unicode_escape", "replace") if "\\" in text else text
 
 

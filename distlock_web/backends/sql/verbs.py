@@ -21,7 +21,7 @@ from .tables import MICROSECONDS, key_of
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
 
-#: Seconds after which a name that nobody uses is forgotten: no copy of a request is on its way for so long.
+#: Seconds after which an unused name is forgotten: no copy of a request is on its way for so long.
 FORGET_AFTER = 600.0
 #: One of so many new names purges old ones, more of them than have come meanwhile.
 PURGE_ONE_IN = 200
@@ -52,7 +52,7 @@ class SQLVerbs:
         answer = self._ask(claim, ready, place)
         if join and isinstance(answer, Busy):
             if not ready:
-                # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
+                # Nothing is listened to until a caller has to wait. Heard of from before its place in the queue on.
                 self._news.start(claim.token, self._database.address.timeout)
                 answer = self._ask(claim, True, place)
             if isinstance(answer, Busy) and not answer.final:
@@ -137,7 +137,7 @@ class SQLVerbs:
         def cancel() -> None:
             try:
                 self._cancel(claim)
-            except Locked:  # its row is in nobody else's way
+            except Locked:  # its row is in no other caller's way
                 self._cancel_later(claim, CANCEL_AGAIN, over)
 
         self._outage.postpone(cancel, after=after, within=over - now())
@@ -218,7 +218,7 @@ class SQLVerbs:
             return self._run_for_holder(work)
         except BackendUnavailable:
             if not cooldown:
-                self._cancel_later(claim)  # it is over: nobody has to wait for the rest of its lease
+                self._cancel_later(claim)  # it is over: no waiter needs to wait for the rest of its lease
             raise
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
@@ -348,7 +348,7 @@ def _wait(row: LeaseRow, claim: Claim, join: bool, place: int | None) -> Busy:
     record, remaining = row.record if row.taken else None, row.remaining(claim.token)
     if record is not None:
         row.leave(claim.token)
-    # A copy that comes late, of one that has given back its place among several, is nobody who waits.
+    # A copy that comes late, of one that has given back its place among several, is no waiter.
     late = claim.token.limit > 1 and row.is_of_the_past(claim.token)
     if record is not None or late or not (join and row.taken):
         return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, record=record)

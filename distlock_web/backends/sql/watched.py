@@ -126,7 +126,7 @@ class _Watch:
             self._worker.wake()
 
     def _step(self) -> float:
-        self._next = math.inf  # whoever comes while it looks has it look again
+        self._next = math.inf  # one that comes while it looks has it look again
         moment = now()
         for watched, until in list(self.deadlines.items()):
             if until <= moment and self.deadlines.pop(watched, None) is not None:

@@ -5,8 +5,8 @@ Two questions are decided here.
 *Whether the first in the queue still has its lease*, by the leader's clock alone: its node's last change began the
 lease, and the node says how long it lasts. A process that finds it over removes the node, in the version that it has
 seen: a renewal that comes meanwhile wins, or finds the node gone. A node that is made anew at the same path, to be
-persistent, begins its versions again; so the version of the lock's own node moves on with it, and is compared, too. Under a new
-leader, whose clock is another, the time that has passed is not known: the lease begins anew, once.
+persistent, begins its versions again; so the version of the lock's own node moves on with it, and is compared, too.
+Under a new leader, whose clock is another, the time that has passed is not known: the lease begins anew, once.
 
 *Its fence*: the number of its node, which only grows while the lock's own node lives, added to a base that is not less
 than the time, in microseconds, when the lock's node was made. A base that has fallen behind the time is raised by the
