@@ -168,8 +168,8 @@ def unique(task: Any, *, transit: Duration = "1h", again: bool = False) -> Uniqu
     begins later has to take it anew: another one may have been sent meanwhile, but no two run at one time. A message
     that gets lost blocks the next one until then.
 
-    ``again``: send it also if it is running, once. None says that a run is queued that has not begun, which sees
-    whatever was done before the call. It begins when the running one has ended, whatever ``on_busy`` says.
+    ``again``: send it also if it is running, once. None: a run is queued already, and has not begun. It will see all
+    that was done before the call. It begins when the running one has ended, whatever ``on_busy`` says.
 
     Raises ``ConfigurationError`` for what is no such task.
     """

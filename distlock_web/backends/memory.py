@@ -33,7 +33,7 @@ from ..core.runtime import TASKS, THREADS, Parker, Runtime, Token, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
 PLACE = 0.001
-#: Seconds after which an unused name is forgotten, with what its last holders are told who ask again.
+#: Seconds after which an unused name is forgotten, with what its last holders are told.
 FORGET_AFTER = 60.0
 #: Tokens of a lock whose ends are remembered.
 REMEMBERED = 32

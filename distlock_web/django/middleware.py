@@ -30,9 +30,10 @@ class RequestIDMiddleware:
     """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
 
     The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client, unless the
-    response has an id of its own. The body of a streaming response is in its request, too. A view whose lock is busy is
-    answered with 409 and ``Retry-After``, one whose store does not answer with 503, a request that lacks what the key
-    names with 400, and one whose key was used for another request (``once``) with 422.
+    response has an id of its own. The body of a streaming response is in its request, too.
+
+    A busy lock is answered with 409 and ``Retry-After``, a store that does not answer with 503. A request that lacks a
+    value of the key gets 400. One with the key of another request (``once``) gets 422.
     """
 
     sync_capable = True

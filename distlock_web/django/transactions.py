@@ -158,7 +158,7 @@ def in_test_case(connection: BaseDatabaseWrapper) -> bool:
 
 
 def savepoint_of_test_case(alias: str) -> transaction.Atomic:
-    """A savepoint in that transaction which is as good as none to who looks for an open one."""
+    """A savepoint in that transaction. It does not count as an open transaction."""
     savepoint = transaction.atomic(using=alias)
     savepoint._from_testcase = True  # type: ignore[attr-defined]
     return savepoint

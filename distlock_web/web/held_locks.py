@@ -190,7 +190,7 @@ def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | No
 
 
 def force_release(registry: Registry, row: LockRow, by: str) -> None:
-    """Take this lock from exactly the holder that ``row`` shows, and log a warning that says who (``by``) did it.
+    """Take this lock from exactly the holder of ``row``, and log a warning with ``by``, the name of the operator.
 
     What is done (``once``) is forgotten by that: the next call runs again. Another holder is not stopped: it learns of
     the loss at its next round trip. Logged is also what is perhaps done, because the store did not say. Blocking.

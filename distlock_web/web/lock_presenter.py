@@ -23,8 +23,8 @@ TAIL_CHARS = 8
 class LockKey(NamedTuple):
     """One acquisition, or what it has left, as a form sends it back.
 
-    With ``done``, for a record has the fence of its run: who takes a lock from its holder has not asked to forget what
-    that holder did in the meantime.
+    With ``done``, for a record has the fence of its run: an operator who takes a lock from its holder has not asked to
+    forget what that holder did since.
     """
 
     alias: str

@@ -59,7 +59,7 @@ def is_locked_elsewhere(view: Any) -> bool:
 
 
 def registered_without_lock(view: str, route: str, remedy: str = "") -> ConfigurationError:
-    """For a view that its route has without the lock that stands above that."""
+    """For a view of which the route has the function below the lock."""
     return ConfigurationError(
         f"The decorator of a lock, distributed_lockable or once, stands above the route of the view {view}, "
         f"which the framework would call without the lock: put it below {route}, next to the function.{remedy}"

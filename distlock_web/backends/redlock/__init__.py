@@ -65,7 +65,7 @@ class RedlockBackend(Backend):
         return diagnose(self._nodes, self._restart_delay, self._expire)
 
     def prepare(self) -> str:
-        """Tell nodes that are new who they are, so that their delay is over before the first lock is asked for."""
+        """Tell new nodes their names, so that their delay is over before the first lock is asked for."""
         return drive(self._quorum.prepare())
 
     def adopt(self) -> str:

@@ -2,7 +2,7 @@
 
 It is Redlock as its author describes it: ask all nodes with a short time-out, count a majority, look whether enough of
 the lease is left, undo everywhere what did not come together, and try again after a random pause. Each attempt has a
-number of its own beside its token, so that what arrives late (a vote, an undo) belongs to an attempt that is over.
+number of its own beside its token, so a late vote or undo belongs to an attempt that is over.
 
     all nodes ──vote──> a majority, in time                 Granted
                         a majority is another token's       Busy: asked again when that ends, or its release is heard

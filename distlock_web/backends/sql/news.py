@@ -152,7 +152,7 @@ class PostgresListener(Poller):
                 self._begun.set()
 
     def _is_pooled(self, connection: Any) -> bool:
-        """Whether we speak to a pooler, where the news would come to the client that has the server at that moment."""
+        """Whether we speak to a pooler. There the news would come to any client."""
         return bool(execute(connection, "SELECT pg_backend_pid()").scalar() != connection.info.backend_pid)
 
     def _listen(self, driver: Any) -> None:

@@ -1,4 +1,4 @@
-"""The tables: a row for each name, each that waits, each holder of a lock that several have, and what is done. The
+"""The tables: a row for each name, each waiter, each holder of a shared lock, and each record of what is done. The
 migrations make the same.
 """
 

@@ -1,8 +1,8 @@
 """Those that hold one lock together: ``limit``, ``shared``.
 
 The row of such a lock says that it is ``shared`` until the last of its leases ends, so that one that wants to be alone
-finds it taken. Its holders have a row each in a table of their own. That is read and written only while the row of the
-lock is locked, and only where the lock is shared, or where a token asks that would share it.
+finds it taken. Its holders have a row each in a table of their own. That table is used only while the row of the lock
+is locked, and only for a shared lock, or a token that would share it.
 """
 
 from __future__ import annotations
