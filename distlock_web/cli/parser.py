@@ -12,8 +12,8 @@ from ..core.errors import ConfigurationError
 from ..core.findings import SEVERITIES, Finding
 from ..core.setting import check_seconds
 from .exit_codes import BUSY, EPILOG, USAGE, CommandFailed
+from .help_texts import DESCRIPTIONS, GROUP, STORES, SUMMARIES
 from .output import Output
-from .texts import DESCRIPTIONS, GROUP, STORES, SUMMARIES
 
 
 @dataclass(frozen=True, slots=True)

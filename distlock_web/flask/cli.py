@@ -8,8 +8,8 @@ import click
 from flask.cli import with_appcontext
 
 from ..cli.exit_codes import CommandFailed
+from ..cli.help_texts import GROUP
 from ..cli.main import execute
-from ..cli.texts import GROUP
 
 
 class _PassedOn(click.Command):

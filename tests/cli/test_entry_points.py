@@ -18,7 +18,7 @@ from flask import Flask
 
 import distlock_web
 from distlock_web import ConfigurationError, Lease, LeaseLost, configure, lock
-from distlock_web.cli import held, main, texts
+from distlock_web.cli import held, help_texts, main
 from distlock_web.core.registry import registry
 from distlock_web.core.request_id import Origin, swap_origin
 from distlock_web.flask import DistLock
@@ -194,14 +194,14 @@ def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, els
     lease.extend()
 
 
-@pytest.mark.parametrize("command", texts.DESCRIPTIONS)
+@pytest.mark.parametrize("command", help_texts.DESCRIPTIONS)
 def test_one_help(command: str) -> None:
     programs = {console: "distlock", manage: "python manage.py distlock", flask: "flask distlock"}
     shown = {program: run(command, "--help") for run, program in programs.items()}
     assert [outcome.code for outcome in shown.values()] == [0, 0, 0]
     # Beside --url and --config, which a framework's settings take the place of.
     for program, outcome in shown.items():
-        assert texts.DESCRIPTIONS[command].format(program=program) in outcome.out
+        assert help_texts.DESCRIPTIONS[command].format(program=program) in outcome.out
         assert ("--url" in outcome.out) == (program == "distlock")
         assert "75  run: somebody else has the lock" in outcome.out
 
@@ -210,7 +210,7 @@ def test_one_help(command: str) -> None:
 def test_the_help_of_all_lists_the_commands_and_the_exit_codes(program: Callable[..., Outcome]) -> None:
     code, out, _ = program("--help")
     assert code == 0
-    for command, summary in texts.SUMMARIES.items():
+    for command, summary in help_texts.SUMMARIES.items():
         assert re.search(rf"^ +{command} +{summary[:40]}", out, re.M)
     assert "75  run: somebody else has the lock" in out
 

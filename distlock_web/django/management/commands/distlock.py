@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ....cli.exit_codes import EPILOG, CommandFailed
+from ....cli.help_texts import GROUP, SUMMARIES
 from ....cli.main import execute
-from ....cli.texts import GROUP, SUMMARIES
 from ...checks import findings
 
 PROGRAM = "python manage.py distlock"
