@@ -29,10 +29,11 @@ from ..web.asked import (
     emptied,
     form_parts,
     is_form,
+    logged_in,
     nameless,
     read_before,
-    user_parts,
     was_sent_empty,
+    whole_body,
 )
 
 #: The messages to show once, where they are in the session.
@@ -72,10 +73,8 @@ def _host(request: HttpRequest) -> str:
 
 
 def who(request: HttpRequest, wrapper: Any, user: Any) -> Iterator[str]:
-    # Not `is None`: a lazy object may stand for None.
-    if not isinstance(user, type(None)) and getattr(user, "is_authenticated", True):
-        known = hasattr(user, "is_authenticated")
-        yield from user_parts(user, getattr(user, "pk", None) if known else None)
+    if (known := logged_in(user, lambda user: getattr(user, "pk", None))) is not None:
+        yield from known
         return
     yield from ("session", _session(getattr(request, "session", None)))
     sent = [request.headers.get(name, "") for name in CREDENTIALS]
@@ -97,7 +96,7 @@ def _named(auth: Any, *, is_known: bool) -> str:
 
 def _session(session: Any) -> str:
     if isinstance(session, SessionStore):  # its key is the cookie, which is signed anew with each answer
-        return content_of((name, said) for name, said in session.items() if name != _MESSAGES)
+        return content_of(session.items(), _MESSAGES)
     return str(getattr(session, "session_key", None))
 
 
@@ -107,11 +106,8 @@ def _body(request: Any, wrapper: Any) -> Iterator[str | bytes]:
         yield from form
         return
     length = _length(request)
-    if length > MAX_COMPARED:
-        yield from ("length", str(length))
-        return
     try:
-        yield from ("body", _bytes(request) if length else b"")
+        yield from whole_body(length if length > MAX_COMPARED else _bytes(request) if length else b"")
     except RawPostDataException:
         yield from ("data", *_data(wrapper))
 

@@ -14,9 +14,8 @@ from django.utils.translation import get_language
 
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
-from ..locks.wrapping import resolved_signature
 from ..web import kept_answers
-from ..web.kept_answers import is_kept, keep, keep_value, not_kept
+from ..web.kept_answers import is_given, is_kept, keep, keep_value, not_kept
 
 #: What a request carries whose view has answered again: the middleware marks the response, wherever it is made.
 REPLAYS = "distlock_replays"
@@ -25,7 +24,7 @@ REPLAYS = "distlock_replays"
 async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str, Any]:
     """What is kept of what a view returned: of a response, which is rendered for that, or of a value (Ninja's)."""
     function, asynchronous = locked.name, locked.asynchronous
-    if not isinstance(result, HttpResponseBase) and _has_response(locked):
+    if not isinstance(result, HttpResponseBase) and is_given(locked, HttpResponseBase):  # of Ninja's
         return not_kept(function, "its headers are on the response that the operation was given")
     if isinstance(result, _status_class()):
         return {**keep_value(function, result.value, result.status_code), "is_status": True}
@@ -44,13 +43,6 @@ async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str,
     if is_kept(kept):  # and what a decorator has marked for a middleware, such as xframe_options_exempt
         kept["marks"] = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
     return kept
-
-
-def _has_response(locked: Any) -> bool:
-    """Whether it is an operation of Ninja's that is given a response, to set headers and cookies on."""
-    signature = resolved_signature(locked.function, locked.keys.signature)
-    said = (each.annotation for each in signature.parameters.values())
-    return any(isinstance(each, type) and issubclass(each, HttpResponseBase) for each in said)
 
 
 def _status_class() -> Any:
@@ -130,8 +122,8 @@ def replay(kept: Mapping[str, Any], request: HttpRequest, *, is_marked: bool) ->
 def response_of(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
     made = kept_answers.replay(kept)
     response = HttpResponse(made.body, status=made.status, headers=dict(made.headers))
-    if all(name.lower() != "content-type" for name, _ in made.headers):
-        del response.headers["Content-Type"]  # Django's own
+    if not made.says_type:
+        del response.headers["Content-Type"]
     if "nonce" in kept:
         request._csp_nonce = kept["nonce"]  # type: ignore[attr-defined]
     for name in kept.get("marks", ()):

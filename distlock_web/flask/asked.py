@@ -23,6 +23,7 @@ from ..web.asked import (
     read_before,
     user_parts,
     was_sent_empty,
+    whole_body,
 )
 
 #: Where a session says whose it is: Flask-Login's successors, then Flask's own tutorial.
@@ -69,7 +70,7 @@ def _session() -> str:
     sent = request.cookies.get(current_app.session_interface.get_cookie_name(current_app), "")
     if (key := getattr(session, "sid", None)) and str(key) in sent:  # there it may be signed
         return str(key)
-    return content_of((name, said) for name, said in session.items() if name != "_flashes")
+    return content_of(session.items(), "_flashes")
 
 
 def _body() -> Iterator[str | bytes]:
@@ -80,14 +81,14 @@ def _body() -> Iterator[str | bytes]:
         yield from _form()
         return
     if length is not None and length > MAX_COMPARED:
-        yield from ("length", str(length))
+        yield from whole_body(length)
         return
     _refuse_read()
     body = _in_chunks() if length is None else request.get_data(cache=True)
     if len(body) < (length or 0):
         raise read_before(_HOW)
     request.stream = BytesIO(body)  # which a view may read itself
-    yield from ("body", body)
+    yield from whole_body(body)
 
 
 def _refuse_read() -> None:
@@ -169,7 +170,7 @@ def _of_no_fields(body: bytes | None, *, may_be_read: bool) -> Iterator[str | by
     if was_sent_empty(length, request.mimetype, request.mimetype_params.get("boundary", "")):
         return
     if body is not None:
-        yield from ("body", body)
+        yield from whole_body(body)
     elif may_be_read:
         raise emptied(_HOW)
     else:

@@ -14,7 +14,6 @@ from werkzeug.wrappers import Response
 
 from ..locks.hooks import Answer, Args, Asked, Kwargs
 from ..web.framework import Given, WebIntegration, is_hidden_view, is_view
-from ..web.kept_answers import warn_of_lost
 from . import asked, kept_answers
 from .state import running_registry
 from .streaming import is_stream, send_under_lock
@@ -29,6 +28,7 @@ class FlaskIntegration(WebIntegration):
     send_under_lock = staticmethod(send_under_lock)
     no_such_page = NotFound
     running_registry = staticmethod(running_registry)
+    in_request = staticmethod(has_request_context)
     check_function = staticmethod(refuse_registered)
 
     def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Any | None:
@@ -44,12 +44,6 @@ class FlaskIntegration(WebIntegration):
 
     async def who_asks(self, view_request: Any, args: Args, kwargs: Kwargs, locked: Any) -> Asked:
         return asked.asked()
-
-    async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
-        kept = await super().answer_of(result, args, kwargs, locked)
-        if kept is None and has_request_context():
-            warn_of_lost(result, locked)
-        return kept
 
     async def kept_of(self, result: Any, view_request: Any, locked: Any) -> dict[str, Any]:
         return kept_answers.answer_of(result, locked.name)

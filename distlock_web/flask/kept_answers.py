@@ -124,8 +124,8 @@ def replay(kept: Mapping[str, Any]) -> Answer:
     else:
         made = kept_answers.replay(kept)
         content = current_app.response_class(made.body, made.status, made.headers)
-        if all(name.lower() != "content-type" for name, _ in made.headers):
-            del content.headers["Content-Type"]  # Flask's own
+        if not made.says_type:
+            del content.headers["Content-Type"]
         if kept.get("is_value"):
             raise Answered(response=content)
         if kept.get("is_error"):

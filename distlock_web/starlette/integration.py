@@ -16,13 +16,10 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Send
 
 from ..locks.hooks import Answer, Args, Kwargs
-from ..locks.plain_values import unpack
-from ..locks.wrapping import resolved_signature
 from ..web import asgi
-from ..web.asked import CREDENTIALS, content_of, user_parts
+from ..web.asked import CREDENTIALS, content_of, logged_in
 from ..web.framework import Given
-from ..web.kept_answers import Replay, not_kept
-from ..web.kept_answers import replay as made_again
+from ..web.kept_answers import Replay, is_given, not_kept
 from ..web.streaming import LockedAsyncBody, StreamLock
 from .views import functions_of, refuse_registered, route_of, with_those_above
 
@@ -66,24 +63,17 @@ class StarletteIntegration(asgi.ASGIIntegration):
         return Given(result.status_code, result.headers.items(), body)
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
-        if locked.until is not None and not isinstance(result, Response) and _is_given_response(locked):
+        if locked.until is not None and not isinstance(result, Response) and is_given(locked, Response):  # FastAPI's
             return not_kept(locked.name, "its headers are on the response that the endpoint was given")
         return await super().kept_of(result, request, locked)
 
     def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
-        running = asgi.running.get()
-        assert running is not None  # noqa: S101 - its view was called
-        running.replayed = True
-        if "value" in kept:
-            return Answer(unpack(kept["value"]))
-        response = self.respond(made_again(kept), request, locked)
-        if kept.get("is_value") and not self._is_endpoint(locked, running):
-            raise Answered(response)
-        return Answer(response)
-
-    def _is_endpoint(self, locked: Any, request: asgi.Request) -> bool:
-        """Whether nothing stands above it: FastAPI takes a response for a value, and dependencies see no exception."""
-        return getattr(request.scope.get("endpoint"), "__wrapped__", None) is locked.function
+        answer = super().replayed(kept, request, locked)
+        # Where nothing stands above it FastAPI takes the response for the value, and dependencies see no exception.
+        is_endpoint = getattr(request.scope.get("endpoint"), "__wrapped__", None) is locked.function
+        if kept.get("is_value") and not is_endpoint:
+            raise Answered(answer.value)
+        return answer
 
     def respond(self, answer: Replay, request: Any, locked: Any) -> Response:
         response = Response(answer.body, answer.status)
@@ -103,10 +93,8 @@ class StarletteIntegration(asgi.ASGIIntegration):
 
     def user_of(self, request: asgi.Request) -> Iterator[str]:
         user = request.scope.get("user")  # AuthenticationMiddleware's
-        # A user object that does not say whether it is logged in stands for no user: once refuses it.
-        if user is not None and getattr(user, "is_authenticated", True):
-            known = hasattr(user, "is_authenticated")
-            yield from user_parts(user, _identity(user) if known else None)
+        if (known := logged_in(user, _identity)) is not None:
+            yield from known
             return
         session, cookies = request.scope.get("session"), cookie_parser(request.headers.get("Cookie") or "")
         if session is not None:  # its cookie is signed anew with each answer
@@ -149,13 +137,6 @@ def _session_cookies(request: asgi.Request) -> set[str]:
     stack: list[Any] = [each for app in with_those_above(request.scope["app"]) for each in app.user_middleware]
     found = [each for each in stack if inspect.isclass(each.cls) and issubclass(each.cls, SessionMiddleware)]
     return {each.kwargs.get("session_cookie", "session") for each in found}
-
-
-def _is_given_response(locked: Any) -> bool:
-    """Whether it is an endpoint of FastAPI's that sets headers on a response which it is given."""
-    signature = resolved_signature(locked.function, locked.keys.signature)
-    said = (each.annotation for each in signature.parameters.values())
-    return any(isinstance(each, type) and issubclass(each, Response) for each in said)
 
 
 def _closers(steps: Any) -> list[Callable[[], object]]:

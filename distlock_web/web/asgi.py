@@ -23,9 +23,18 @@ from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import in_event_loop
 from ..locks.hooks import Answer, Args, Kwargs
 from ..locks.lease import Lease
-from .asked import CREDENTIALS, MAX_COMPARED, digest_of, form_parts, is_field_of_rendering, is_form, read_before
-from .framework import RefusedRequest, WebIntegration, is_hidden_view, is_view
-from .kept_answers import REPLAYED, keep, warn_of_lost
+from .asked import (
+    CREDENTIALS,
+    MAX_COMPARED,
+    digest_of,
+    form_parts,
+    is_field_of_rendering,
+    is_form,
+    read_before,
+    whole_body,
+)
+from .framework import Given, RefusedRequest, WebIntegration, is_hidden_view, is_view
+from .kept_answers import REPLAYED, keep
 from .request_ids import RequestScope, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure
@@ -167,8 +176,7 @@ class Unrecorded:
 
     async def record(self, status: int, headers: list[tuple[str, str]], body: bytes | None) -> None:
         """The answer, as it will be sent. ``LeaseLost`` if the lock is gone."""
-        location = next((value for name, value in headers if name.lower() == "location"), None)
-        if is_failure(status, location, is_for_others=True):
+        if is_failure(status, Given(status, headers).location, is_for_others=True):
             self._lock.leave_no_record()
         else:
             kept = keep(self._function, status, headers, body)
@@ -375,6 +383,9 @@ class ASGIIntegration(WebIntegration):
     def running_registry(self) -> Registry | None:
         return serving.get()
 
+    def in_request(self) -> bool:
+        return running.get() is not None
+
     def called_view(self, args: Args, kwargs: Kwargs, locked: Any) -> Any | None:
         request = running.get()
         return request if request is not None and self._is_called(request, locked) else None
@@ -401,11 +412,11 @@ class ASGIIntegration(WebIntegration):
             return {"status": 200, "headers": []}
         return await super().kept_of(result, request, locked)
 
-    async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
-        kept = await super().answer_of(result, args, kwargs, locked)
-        if kept is None and running.get() is not None:
-            warn_of_lost(result, locked)
-        return kept
+    def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
+        asking = running.get()
+        assert asking is not None  # noqa: S101 - a view was called
+        asking.replayed = True  # marked as it goes out, whoever makes the response
+        return super().replayed(kept, request, locked)
 
     async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:
         asking = running.get()
@@ -419,7 +430,7 @@ class ASGIIntegration(WebIntegration):
 def _said(request: Request, body: bytes | int) -> Iterator[str | bytes]:
     """What a body says: of a form what is filled in, for the boundary between its parts is another one each time."""
     if isinstance(body, int):
-        yield from ("length", str(body))
+        yield from whole_body(body)
     elif request.media_type == "application/x-www-form-urlencoded":
         fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
         yield from form_parts(((name, [value]) for name, value in fields), ())
@@ -430,7 +441,7 @@ def _said(request: Request, body: bytes | int) -> Iterator[str | bytes]:
             if name is None or not is_field_of_rendering(name[1].decode("latin-1")):
                 yield part
     else:
-        yield from ("body", body)
+        yield from whole_body(body)
 
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^;\s]+))', re.IGNORECASE)

@@ -7,7 +7,7 @@ would show one caller what another one was answered.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -77,6 +77,17 @@ def user_parts(user: Any, ident: object) -> tuple[str, ...]:
     return "user", name, str(ident)
 
 
+def logged_in(user: Any, ident: Callable[[Any], object]) -> tuple[str, ...] | None:
+    """The user of a request, by what ``ident`` finds; None: nobody is logged in.
+
+    A user object that does not say whether it is logged in stands for no user: that is refused.
+    """
+    # Not `is None`: a lazy object may stand for None.
+    if isinstance(user, type(None)) or not getattr(user, "is_authenticated", True):
+        return None
+    return user_parts(user, ident(user) if hasattr(user, "is_authenticated") else None)
+
+
 def nameless(auth: object) -> ConfigurationError:
     """For what a framework knows a program by, where it has no stable text: two programs would be one caller."""
     return ConfigurationError(
@@ -85,9 +96,10 @@ def nameless(auth: object) -> ConfigurationError:
     )
 
 
-def content_of(session: Iterable[tuple[str, object]]) -> str:
-    """What a session says that is kept in a cookie, and has no other name."""
-    return json.dumps(dict(session), default=_with_type, sort_keys=True)
+def content_of(session: Iterable[tuple[str, object]], *messages: str) -> str:
+    """What a session in a cookie says, which has no other name; but for ``messages``, which are shown once."""
+    said = {name: value for name, value in session if name not in messages}
+    return json.dumps(said, default=_with_type, sort_keys=True)
 
 
 def _with_type(value: object) -> dict[str, str]:
@@ -104,6 +116,11 @@ class File(NamedTuple):
     name: str | None
     media_type: str | None
     content: Any  #: it is open, and read from its beginning
+
+
+def whole_body(body: bytes | int) -> Iterator[str | bytes]:
+    """A body that is no form; of one that is too long to be compared (:data:`MAX_COMPARED`), its length alone."""
+    yield from ("length", str(body)) if isinstance(body, int) else ("body", body)
 
 
 def is_form(media_type: str) -> bool:

@@ -17,7 +17,7 @@ from ..locks.lease import Lease
 from ..locks.plain_values import unpack
 from ..locks.wrapping import is_below, undecorated
 from .error_responses import OFFERED_TO_PROGRAMS, ErrorResponse, Headers, Refusal, error_response, log_refused, offered
-from .kept_answers import Replay, keep, keep_value, replay, returned_class
+from .kept_answers import Replay, keep, keep_value, replay, returned_class, warn_of_lost
 from .streaming import StreamLock
 from .success import is_failure
 
@@ -77,6 +77,10 @@ class WebIntegration(Integration):
         """For ``once``: a digest of who asks for what; ``web/asked.py`` has its parts. None: this cannot have that."""
         return None
 
+    def in_request(self) -> bool:
+        """Whether a request of its own runs here, whatever was called: what a hidden view returns is not kept."""
+        return False
+
     def login_page(self) -> str:
         """Where a redirect leads a user who is not logged in; "" if that is not known."""
         return ""
@@ -110,7 +114,11 @@ class WebIntegration(Integration):
 
     async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
         request = self.called_view(args, kwargs, locked)
-        return None if request is None else await self.kept_of(result, request, locked)
+        if request is not None:
+            return await self.kept_of(result, request, locked)
+        if self.in_request():
+            warn_of_lost(result, locked)
+        return None
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
         """What ``once`` keeps of what this view returned."""

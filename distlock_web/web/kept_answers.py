@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_origin
 
 from ..locks.plain_values import MAX_BYTES, NotPlain, pack
+from ..locks.wrapping import resolved_signature
 
 logger = logging.getLogger("distlock_web")
 
@@ -163,12 +164,24 @@ def returned_class(function: Any) -> type:
     return said if isinstance(said, type) else object
 
 
+def is_given(locked: Any, response: type) -> bool:
+    """Whether the function is given a response of this class, to set headers and cookies on: nobody sees them here."""
+    signature = resolved_signature(locked.function, locked.keys.signature)
+    said = (each.annotation for each in signature.parameters.values())
+    return any(isinstance(each, type) and issubclass(each, response) for each in said)
+
+
 class Replay(NamedTuple):
     """An answer that is made again."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+
+    @property
+    def says_type(self) -> bool:
+        """Whether it has a content type. If not, the second answer has none either, not the framework's own."""
+        return any(name.lower() == "content-type" for name, _ in self.headers)
 
 
 def replay(kept: Mapping[str, Any]) -> Replay:
