@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
-from ...core.backend import SHARED, Busy, Port, at_once
+from ...core.backend import SHARED, Busy, Port
 from ...core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ...core.runtime import now
 from .. import watchdog
 from ..hold import Hold
 from ..refused import busy_error
 from ..scope import Scope, Spec, names_of
+from ..sharing import check_limit, places_beside
 from . import chain
 from .gate import ReentryGate, Turn
 
@@ -27,7 +28,7 @@ async def enter_again(scope: Scope, port: Port, name: str, until: float | None) 
     while (found := chain.find_enclosing(spec.store, name, _passes_by(scope))) is not None:
         outer, hold = found
         if outer.gone is None and hold.check():
-            _check_limit(spec, hold)
+            check_limit(spec.limit, hold)
             gate = gate_of(outer, hold)
             if not chain.is_inside(outer):  # a lease, and somebody has entered it elsewhere: the gate is his
                 continue
@@ -106,9 +107,7 @@ def _passes_by(scope: Scope) -> Callable[[Scope, Hold], bool] | None:
             return False
         if outer.gone is None and hold.check():
             own.add(hold)
-            limit = hold.claim.token.limit
-            # One that was taken inside of a block has its turn in the block's own place.
-            places = min(places, at_once(spec.limit, limit) if hold in outer.acquired or limit == SHARED else 1)
+            places = min(places, places_beside(spec.limit, hold, taken_here=hold in outer.acquired))
             # A worker may end it before the time is over; to wait for ever would be to wait for oneself, perhaps.
             if len(own) >= places and not spec.wait:
                 raise _own_lease_error(spec, hold)
@@ -127,19 +126,6 @@ def _own_lease_error(spec: Spec, hold: Hold) -> ConfigurationError | LockBusy:
         )
     message = f"The lock {hold.name!r} is held by this call chain, by a lease: enter it by `with`, or release it."
     return busy_error(spec, hold.name, _busy_with(hold), message)
-
-
-def _check_limit(spec: Spec, hold: Hold) -> None:
-    """``ConfigurationError`` for a block that would wait until its own call chain has gone."""
-    limit = hold.claim.token.limit
-    if at_once(spec.limit, limit) >= limit:
-        return
-    outer = "shared" if limit == SHARED else f"with limit={limit}"
-    wants = {1: "to be alone", SHARED: "readers only"}.get(spec.limit, f"at most {spec.limit} holders")
-    raise ConfigurationError(
-        f"This call chain holds the lock {hold.name!r} {outer}, and a block inside it wants {wants}: it would wait "
-        f"for itself for ever. Take the lock in the outer block as the inner block needs it."
-    )
 
 
 class Entry(weakref.ref[Scope]):

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from ...core.backend import SHARED
 from ...core.process import Process, check_process
 from ...core.runtime import Parker, Runtime, now
 from ..hold import Hold
 from ..scope import Scope
+from ..sharing import excludes_nobody
 
 #: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
 Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
@@ -71,7 +71,7 @@ class ReentryGate:
 
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
-        self._shared = hold.claim.token.limit == SHARED
+        self._shared = excludes_nobody(hold)
         self._lock = threading.RLock()
         self._inside: Turn | None = None
         self._closed = False

@@ -237,7 +237,7 @@ MUTANTS: dict[str, Mutant] = {
         "",
     ),
     "a block that wants to be alone begins inside of readers": Mutant(
-        "memory-nested-8", "locks/reentry/entering.py", "            _check_limit(spec, hold)\n", ""
+        "memory-nested-8", "locks/reentry/entering.py", "            check_limit(spec.limit, hold)\n", ""
     ),
     "a hand-over forgets what nested blocks keep taken": Mutant(
         "memory-nested-288",
