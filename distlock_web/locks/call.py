@@ -406,10 +406,10 @@ class Call:
         """
         self._refuse_unlocked(result)
         once, scope = self.locked.once, self.scope
-        if once is None and not scope.spec.hold_at_least:
+        if once is None and not scope.keep_for:
             return True
         if not self._succeeded(result):
-            scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
+            scope.keep_for = 0.0  # free as soon as it is released
             return False
         if once is not None:
             await once.record(self, result)

@@ -80,7 +80,7 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
     backend = scope.spec.store.backend
     (hold,) = scope.acquired
     since = now()
-    cooldown = hold.since + scope.spec.hold_at_least - since
+    cooldown = hold.since + scope.keep_for - since
     if scope.record is None or cooldown <= 0:  # it took longer than it stays done
         return
     loss = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)

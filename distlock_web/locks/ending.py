@@ -50,9 +50,9 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand:
             raise scope.over_error()
         return
-    if scope.reentered and error is None and scope.spec.hold_at_least and scope.gone is None:
+    if scope.reentered and error is None and scope.keep_for and scope.gone is None:
         for turn in scope.reentered:  # whoever releases it keeps it taken
-            turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.spec.hold_at_least)
+            turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.keep_for)
     try:
         if scope.acquired:
             await shielded(scope, partial(release_all, scope, success=error is None))
@@ -132,8 +132,8 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
                 hold.cancelled()
             continue
         cooldown, record, until = 0.0, None, hold.keep_until
-        if success and scope.spec.hold_at_least:  # so long it stays taken in all
-            until = max(until, hold.since + scope.spec.hold_at_least)
+        if success and scope.keep_for:  # so long it stays taken in all
+            until = max(until, hold.since + scope.keep_for)
         if until:
             cooldown = max(0.0, until - now())
             record = scope.record if success and cooldown else None

@@ -53,7 +53,7 @@ class Ticket:
         # Times that are left, not ends: clocks of two machines are never compared. What a ticket is on its way for does
         # not count.
         renew_for = None if spec.renew_for is None else max(0.0, since + spec.renew_for - moment)
-        hold_at_least = max(0.0, since + spec.hold_at_least - moment)
+        hold_at_least = max(0.0, since + scope.keep_for - moment)
         keep = max(0.0, max(hold.keep_until for hold in scope.acquired) - moment)
         held = list(fences.items())
         how = spec.expire, spec.renew, spec.prefix

@@ -195,7 +195,7 @@ class Once:
                 )  # fmt: skip
         assert scope.asked is not None  # noqa: S101 - `ask` has said it
         scope.record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
-        scope.spec = scope.spec._replace(hold_at_least=self.keep)
+        scope.keep_for = self.keep
 
 
 async def asked(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:

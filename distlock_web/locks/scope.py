@@ -68,8 +68,8 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
-        "acquired", "asked", "entry", "gates", "gone", "has_waited", "holds", "in_block", "locked", "opener", "record",
-        "reentered", "runtime", "spec", "turns", "waited", "warned",
+        "acquired", "asked", "entry", "gates", "gone", "has_waited", "holds", "in_block", "keep_for", "locked",
+        "opener", "record", "reentered", "runtime", "spec", "turns", "waited", "warned",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,7 @@ class Scope:
         self.locked = True
         self.asked: Asked | None = None  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
+        self.keep_for = spec.hold_at_least  #: seconds from its acquisition on that a success keeps it taken
         self.warned = False  #: of the transaction around it; or it is not to warn
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
@@ -219,7 +220,7 @@ class Scope:
     def leave_no_record(self) -> None:
         """Of ``once``: its end leaves nothing, and the next call runs."""
         if self.record is not None:
-            self.record, self.spec = None, self.spec._replace(hold_at_least=0.0)
+            self.record, self.keep_for = None, 0.0
 
     def let_go(self) -> None:
         """It is renewed no more, and leaves the holds of the blocks around: those are those blocks' business."""

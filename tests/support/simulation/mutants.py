@@ -137,8 +137,8 @@ MUTANTS: dict[str, Mutant] = {
     "what is done is done again after half of its time": Mutant(
         "memory-once-24",
         "locks/ending.py",
-        "until = max(until, hold.since + scope.spec.hold_at_least)",
-        "until = max(until, hold.since + scope.spec.hold_at_least / 2)",
+        "until = max(until, hold.since + scope.keep_for)",
+        "until = max(until, hold.since + scope.keep_for / 2)",
     ),
     "who is told that it is done hears of the one before": Mutant(
         "redis-once-0",
@@ -218,7 +218,7 @@ MUTANTS: dict[str, Mutant] = {
     "hold_at_least of a nested block is forgotten": Mutant(
         "memory-nested-4",
         "locks/ending.py",
-        "turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.spec.hold_at_least)",
+        "turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.keep_for)",
         "pass",
     ),
     "a nested block has what the one around it has left": Mutant(
