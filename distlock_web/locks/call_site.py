@@ -11,24 +11,21 @@ _BETWEEN = ("contextlib",)
 _MAX_KNOWN = 4096
 
 #: By code object and instruction; the code object is kept, so that its id is not another's later.
-_known: dict[tuple[int, int], tuple[CodeType, str]] = {}
+known_sites: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
 def call_site(frame: FrameType) -> str:
     """The line that a frame is at; outside of this package, and empty in a task of asyncio's own making."""
-    known = _known.get((id(frame.f_code), frame.f_lasti))
-    if known is not None:
-        return known[1]
     found = outside(frame)
     module = "" if found is None else found.f_globals.get("__name__") or "?"
     if found is None or module.startswith("asyncio."):
         return ""
     if module == "__main__":
         module = os.path.basename(found.f_code.co_filename)
-    if len(_known) >= _MAX_KNOWN:
-        _known.clear()  # code that is made at run time would fill it
+    if len(known_sites) >= _MAX_KNOWN:
+        known_sites.clear()  # code that is made at run time would fill it
     line = f"{module}:{found.f_lineno}"
-    _known[id(found.f_code), found.f_lasti] = found.f_code, line
+    known_sites[id(found.f_code), found.f_lasti] = found.f_code, line
     return line
 
 

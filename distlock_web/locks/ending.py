@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from typing import Any
 
 from ..core import integrations
 from ..core.backend import Loss, Port
@@ -166,16 +167,20 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
         except BackendUnavailable as error:
             if isinstance(error, NotSent) and not cooldown:  # and the store goes on with it when it can
                 raise
-    loss = await port.release(*args)
+    return await _release_again(port, hold, args, logging.INFO if sent_before else logging.WARNING)
+
+
+async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], level: int) -> Loss | None:
+    loss: Loss | None = await port.release(*args)
     if loss is None or loss == "revoked":
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
     # interrupted it, it was nearly always done.
     logger.log(
-        logging.INFO if sent_before else logging.WARNING,
+        level,
         "Lock %s: the answer to its release was lost, and it is no longer held. Most likely it was released. If the "
         "store had lost it before, the block was not alone until its end.",
-        claim.name,
+        hold.name,
         extra=hold.log_fields("released", reason="unclear"),
     )
     return None

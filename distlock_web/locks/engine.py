@@ -119,6 +119,8 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: fl
     begun = now()
     scope.has_waited = True
     try:
+        if not scope.holds:
+            return await _wait(scope, port, claim, answer, until)
         with watchdog.keep_alive(scope.holds):
             return await _wait(scope, port, claim, answer, until)
     finally:

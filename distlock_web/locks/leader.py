@@ -29,6 +29,7 @@ from .lease import Lease, scope_of
 from .lock import Lock
 from .options import LockOptions, options_of
 from .request_context import request_scope
+from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 
@@ -122,10 +123,12 @@ class Candidate:
         return f"<Candidate {self._name!r}: {'leader' if self.is_leader() else 'not leader'}>"
 
     def _log_fields(self) -> dict[str, object]:
+        made = self._lock
         try:
-            return self._lock._scope(THREADS, None).log_fields("leader")
+            spec = made._options.spec(made._keys, THREADS, template=made._line)
+            return Scope(spec, THREADS).log_fields("leader")
         except ConfigurationError:  # there are no stores, or not this one: what is wrong says the line itself
-            return log_fields("leader", self._lock._options.store, "", self._name)
+            return log_fields("leader", made._options.store, "", self._name)
 
     def is_leader(self) -> bool:
         """Whether this process leads: from before ``start`` is called until before ``stop`` is.

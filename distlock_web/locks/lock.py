@@ -12,7 +12,7 @@ from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from ..core.setting import Duration, shown
 from . import ending, engine
-from .call_site import call_site
+from .call_site import call_site, known_sites
 from .elsewhere import refuse_arguments
 from .handover import Ticket, receiver
 from .lease import Lease
@@ -73,17 +73,14 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
 
-    def _scope(self, runtime: Runtime, opener: Opener | None) -> Scope:
-        spec = self._options.spec(self._keys, runtime, "", None, self._line)
-        return Scope(spec, runtime, opener, opener is not None)
-
     async def _acquire(self, opener: Opener | None = None) -> Lease:
-        scope = self._scope(TASKS, opener)
+        scope = Scope(self._options.spec(self._keys, TASKS, template=self._line), TASKS, opener, opener is not None)
         await engine.acquire(scope)
         return Lease(scope)
 
     def _acquire_now(self, opener: Opener | None = None) -> Lease:
-        scope = self._scope(blocking_runtime(), opener)
+        runtime = blocking_runtime()
+        scope = Scope(self._options.spec(self._keys, runtime, template=self._line), runtime, opener, opener is not None)
         try:
             drive(engine.acquire(scope))
             return Lease(scope)
@@ -182,7 +179,9 @@ def lock(key: object, *others: Never, **options: Unpack[LockOptions]) -> Lock:
     else:
         refuse_forgotten_f(key, sys._getframe(1).f_code)
         keys = whole_keys(key)
-    return Lock(keys, options_of(options), call_site(sys._getframe(1)))
+    frame = sys._getframe(1)
+    known = known_sites.get((id(frame.f_code), frame.f_lasti))
+    return Lock(keys, options_of(options), call_site(frame) if known is None else known[1])
 
 
 show_options(lock, LockOptions)
