@@ -194,6 +194,19 @@ def test_a_name_of_a_class_has_one_meaning() -> None:
     assert {name for name, times in found.items() if times > 1} - {"Meta", "Migration"} == NAMED_TWICE
 
 
+def test_who_is_asked_is_registered_in_one_object() -> None:
+    """``core/integrations.installed``. A list in a module of its own is one more that a test has to know, and empty."""
+    found = {
+        (shown(path), ast.unparse(node.target))
+        for path in FILES
+        for node in source.tree(path).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.value, ast.List)
+        and "Callable" in ast.unparse(node.annotation)
+    }
+    assert found == {("core/process.py", "_on_copy")}  # what a fork is told to: nobody is asked
+
+
 def test_no_part_imports_the_private_names_of_another() -> None:
     assert [(shown(path), name) for path in FILES for name in source.private_imports(path)] == []
 

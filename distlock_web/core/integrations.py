@@ -1,6 +1,6 @@
-"""What importing a framework's or a library's integration installs in this process: all of it, in one object.
+"""What the import of a framework's or a library's integration installs in this package: all of it, in one object.
 
-``locks/hooks.install`` fills it; beside that, ``web/texts.py`` says who adds a language. Everybody asks
+``locks/hooks.install`` fills it, and ``add_catalogue`` of ``web/texts.py`` with languages. Every question looks at
 ``integrations.installed`` anew, so a test can put an empty one in its place.
 """
 

@@ -367,12 +367,8 @@ class Call:
             text = "%s skipped. Did not get a lock for key %s. %s"
             logger.info(text, locked.name, error.name, error, extra=fields)
             return None
-        if (
-            policy == "retry"
-            and isinstance(error, LockBusy)
-            and (task := hooks.first(Integration.running_task)) is not None
-        ):
-            raise task.retry(error)
+        if policy == "retry" and isinstance(error, LockBusy) and self.task is not None:
+            raise self.task.retry(error)
         raise error
 
     # Transaction ----------------------------------------------------------------------------------------------------
