@@ -67,7 +67,7 @@ def _of_store(option: str, check: Callable[[Any, str], Any], meaning: str) -> Se
 #: What each of ``LockOptions`` may be, and means.
 OPTIONS = table(
     _of_store("prefix", check_prefix, "in front of every key"),
-    _of_store("expire", check_seconds, "how long the lock lives if nobody releases it"),
+    _of_store("expire", check_seconds, "how long the lock lives if it is not released"),
     _of_store("wait", partial(check_seconds_or_none, zero=True), "how long to queue; 0: not at all; `None`: for ever"),
     Setting(
         "max_waiters", check_count, None,
@@ -79,7 +79,7 @@ OPTIONS = table(
     Setting(
         "shared", check_flag, False,
         "all callers with `shared=True` may hold the lock together ([readers](sharing.md#readers-and-writers)), "
-        "and nobody else at the same time, also nobody with `limit`",
+        "and no other caller at the same time, with or without `limit`",
     ),
     _of_store("renew", check_flag, "renew the lock while the block runs"),
     Setting(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
+from tests.support import source
 from tests.support.simulation.mutants import MUTANTS
-from tests.support.source import PROJECT
+from tests.support.source import FILES, PACKAGE, PROJECT, shown
 
 
 def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None:
@@ -18,18 +22,54 @@ def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None
     assert used == shared != set()
 
 
-def test_when_it_goes_wrong_names_functions_that_exist() -> None:
+def test_the_page_of_the_code_names_functions_where_they_are() -> None:
     """They are what a reader looks for at three in the morning."""
     page = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
-    section = page.partition("## When it goes wrong")[2].partition("\n## ")[0]
-    source = "\n".join(
-        path.read_text("utf-8") for path in (PROJECT / "distlock_web").rglob("*") if path.suffix in (".py", ".lua")
-    )
-    named = {name.rpartition(".")[2] for name in re.findall(r"`((?:[\w]+\.)?[a-z_]{4,})`", section)}
-    kept = {"expired", "taken", "revoked", "forked", "unsure", "once", "recheck_after", "record"}  # words and fields
-    assert named & {"release_all", "hand_over", "record_within", "check_process", "undo"}
-    missing = {name for name in named - kept if not re.search(rf"(?:def|function) {name}\b", source)}
-    assert missing == set()
+    part = page.partition("## A new option of a lock\n")[2].partition("\n## Tiers")[0]
+    steps = re.findall(r"^\d+\. (?:`([\w/]+\.(?:py|lua))` ((?:`[\w.]+`(?:, )?)+): )?(.*)", part, re.M)
+    assert len(steps) > 60
+    lua = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.lua")}
+    everywhere = {name for file in (*map(shown, FILES), *lua) for name in _functions(file)}
+    wrong = [text for file, _, text in steps if not file]
+    for file, names, _ in steps:
+        wrong += [f"{file} {name}" for name in re.findall(r"`([\w.]+)`", names) if name not in everywhere]
+    assert wrong == []
+    others = set(re.findall(r"`([A-Z]\w+\.\w+)`", part))
+    assert others - {name for path in FILES for name in (*_functions(shown(path)), *_attributes(path))} == set()
+
+
+def _functions(file: str) -> set[str]:
+    """What is defined in a file of the package: functions, classes, methods with their class."""
+    path = PACKAGE / file
+    if path.suffix == ".lua":
+        return set(re.findall(r"^local function (\w+)", path.read_text("utf-8"), re.M))
+    return set(_defined(source.tree(path), ""))
+
+
+def _defined(tree: ast.AST, inside: str) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield inside + node.name
+        if isinstance(node, ast.ClassDef):
+            yield from _defined(node, f"{node.name}.")
+
+
+def _attributes(path: Path) -> Iterator[str]:
+    """Of its classes, as ``Class.attribute``."""
+    for node in ast.walk(source.tree(path)):
+        if isinstance(node, ast.ClassDef):
+            names = re.findall(r"^ +(?:self\.)?(\w+)(?::| =) ", ast.unparse(node), re.M)
+            yield from (f"{node.name}.{name}" for name in names)
+
+
+def test_the_words_of_the_code_are_its_words() -> None:
+    page = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.partition("## Words of the code\n")[2].partition("\n## ")[0]
+    words = [word for row in re.findall(r"^\| ([\w, ]+) \|", table, re.M)[1:] for word in row.split(", ")]
+    assert len(words) > 20
+    files = (*FILES, *PACKAGE.rglob("*.lua"))
+    used = "\n".join(path.read_text("utf-8") for path in files).lower()
+    assert [word for word in words if not re.search(rf"\b{word}\b", used)] == []
 
 
 def test_the_table_of_mutants_has_the_seeds_with_which_the_test_begins() -> None:
