@@ -123,5 +123,11 @@ def test_messages_name_no_option_that_there_is_not() -> None:
         for path in FILES
         for name in re.findall(r"""OPTIONS(?:\[['"]|: |: \{+")(\w+)""", path.read_text("utf-8"))
     }
-    assert ("faults.py", "connect_args") in named
+    assert {("faults.py", "connect_args"), ("diagnose.py", "min_replicas")} <= named
     assert [(file, name) for file, name in sorted(named) if name not in known] == []
+
+
+def test_messages_name_no_setting_that_there_is_not() -> None:
+    said = re.compile(r"""(?:DISTLOCK\[[^]]*\]|where\})\["([A-Z_]+)"\]""")
+    named = {name for path in FILES for name in said.findall(path.read_text("utf-8"))}
+    assert {"LOCATION", "OPTIONS", "PREFIX"} <= named <= {*SETTINGS}

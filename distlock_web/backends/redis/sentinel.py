@@ -23,9 +23,7 @@ from ...core.errors import ConfigurationError
 from ...core.location import host_and_port, split_location
 from ...core.runtime import drive, now
 from ...core.setting import Setting, check_known, check_mapping, table
-from .transport.address import (
-    OPTIONS as OF_ONE_SERVER,
-)
+from .transport.address import OPTIONS as OF_ONE_SERVER
 from .transport.address import (
     OURS,
     AsyncDriverConnection,
