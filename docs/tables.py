@@ -54,7 +54,8 @@ def backend(store: str) -> Any:
 
 def options_of(store: str) -> Settings:
     """What may stand in ``OPTIONS``."""
-    return getattr(backend(store), "options", {})
+    found: Settings = backend(store).options
+    return found
 
 
 def tables() -> dict[str, str]:

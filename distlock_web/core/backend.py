@@ -9,7 +9,7 @@ that does not answer raises ``BackendUnavailable`` within a bounded time.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
@@ -19,7 +19,7 @@ from .database_address import DatabaseAddress
 from .errors import BackendUnavailable, DistLockError, NotSent
 from .findings import Finding
 from .runtime import Runtime, Token
-from .setting import Setting
+from .setting import Settings
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -278,9 +278,7 @@ class Backend(Protocol):
     #: Which of ``LOCATION``, ``CACHE``, ``DATABASE`` and ``OPTIONS`` it understands; the others are refused when the
     #: store is made.
     settings: ClassVar[frozenset[str]] = frozenset()
-    options: ClassVar[Mapping[str, Setting]] = MappingProxyType(
-        {}
-    )  #: what may stand in ``OPTIONS``, of which docs/options.md tells
+    options: ClassVar[Settings] = MappingProxyType({})  #: what may stand in ``OPTIONS``: a table in the documentation
 
     @abstractmethod
     def __init__(self, config: StoreConfig) -> None:
