@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+import tokenize
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -70,6 +71,39 @@ NAMED_TWICE = {"Answered", "DistLock", "LeaseRow", "RequestIDMiddleware", "_Lock
 
 #: How many floors a part may have, where a module stands above all of its part that it imports.
 FLOORS = {"locks": 9}
+
+
+#: Where the names of a feature may stand: its room, and who asks it or carries its values. May only shrink. A room that
+#: is a folder counts once. Not counted: the stores and what they see of it (the seam, the kit), and tests' tools.
+FEATURES: dict[str, tuple[str, str]] = {
+    "re-entry": (
+        r"reentered|enter_again|turns|Turn|gates|ReentryGate|gate_of|begin_block|nested",
+        "locks/reentry locks/engine locks/scope locks/hold locks/lease locks/handover celery",
+    ),
+    "hand-over": (
+        r"adetach|aattach|Ticket|ticket|transit|take_on|end_transit|handover",
+        "locks/handover locks/engine locks/lease locks/lock __init__ celery",
+    ),
+    "sharing": (
+        r"shared|SHARED|limited|at_once|sharing",
+        "locks/sharing locks/options locks/engine locks/reentry "
+        "web/error_responses web/held_locks web/lock_presenter cli/held",
+    ),
+    "commit": (
+        r"transaction_begun|before_commit|rolled_back|record_within|store_in|warn_once|CallersTransaction",
+        "locks/commit locks/engine locks/ending django/transactions sqlalchemy/transactions",
+    ),
+    "hold_at_least": (
+        r"hold_at_least|keep_for|keep_until",
+        "locks/options locks/scope locks/hold locks/ending locks/handover locks/commit locks/call locks/once "
+        "django/locked_views celery",
+    ),
+    "max_waiters": (
+        r"max_waiters",
+        "locks/options locks/scope locks/engine locks/reentry locks/once django/save_once celery",
+    ),
+}
+NOT_COUNTED = ("backends/", "kit/", "testing/", "core/backend.py", "core/runtime.py")
 
 
 def beyond(paths: Iterable[Path], ours: set[str], others: set[str]) -> list[str]:
@@ -179,6 +213,27 @@ def test_a_part_has_few_floors(name: str) -> None:
 
     floors = {module: floor(module) for module in mine if not module.endswith(".__init__")}
     assert max(floors.values()) <= FLOORS[name], sorted(floors.items(), key=lambda each: each[1])
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_is_a_room(feature: str) -> None:
+    """Whoever reads one of these files, and not for this feature, reads past it: it is in as few as it can."""
+    names, places = FEATURES[feature]
+    files = set(places.split())
+    counted = [path for path in FILES if not shown(path).startswith(NOT_COUNTED)]
+    named = [shown(path).removesuffix(".py") for path in counted if has_name(path, names)]
+    found = {"locks/reentry" if file.startswith("locks/reentry/") else file for file in named}
+    assert found <= files, f"{feature} is in more files now: {sorted(found - files)}"
+    assert files <= found, f"take it out of the list: {sorted(files - found)}"
+
+
+def has_name(path: Path, pattern: str) -> bool:
+    """Whether the code has such a name: texts and comments do not count."""
+    with path.open("rb") as file:
+        return any(
+            token.type == tokenize.NAME and re.fullmatch(pattern, token.string)
+            for token in tokenize.tokenize(file.readline)
+        )
 
 
 def test_a_circle_would_be_found() -> None:

@@ -51,9 +51,8 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand:
             raise scope.over_error()
         return
-    if scope.reentered and error is None and scope.keep_for and scope.gone is None:
-        for turn in scope.reentered:  # whoever releases it keeps it taken
-            turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.keep_for)
+    if scope.keep_for and error is None:
+        scope.keep_taken()
     try:
         if scope.acquired:
             await shielded(scope, partial(release_all, scope, success=error is None))

@@ -217,6 +217,12 @@ class Scope:
         """What to raise when something is asked of the scope after its end."""
         return NotHeld(f"The lease of {names_of(self)} is over.", name=", ".join(self.spec.names))
 
+    def keep_taken(self) -> None:
+        """It has succeeded: whoever releases a hold of a block around it, in which it was, keeps that taken."""
+        if self.gone is None:
+            for turn in self.reentered:
+                turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)
+
     def leave_no_record(self) -> None:
         """Of ``once``: its end leaves nothing, and the next call runs."""
         if self.record is not None:

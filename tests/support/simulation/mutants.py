@@ -217,8 +217,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "hold_at_least of a nested block is forgotten": Mutant(
         "memory-nested-4",
-        "locks/ending.py",
-        "turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.keep_for)",
+        "locks/scope.py",
+        "turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)",
         "pass",
     ),
     "a nested block has what the one around it has left": Mutant(
