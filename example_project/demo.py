@@ -109,7 +109,7 @@ def own_redis(started: ExitStack) -> str:
 
 
 def prepare_database() -> None:
-    """The tables, somebody who may look at the admin, and a look whether the locks' store answers."""
+    """The tables, a user for the admin, and a look whether the locks' store answers."""
     django.setup()
     call_command("migrate", verbosity=0)
     from django.contrib.auth.models import User
@@ -158,7 +158,7 @@ def report(outcomes: dict[str, Outcome]) -> None:
 
 
 def serve(servers: list[Gunicorn], url: str) -> None:
-    """Leave everything running until somebody has seen enough."""
+    """Leave everything running until Ctrl-C."""
     try:
         console.print(
             f"Shop    {url}/\nAdmin   {url}/admin/  (admin / admin)\nCtrl-C stops everything.", soft_wrap=True

@@ -26,7 +26,7 @@ class ServerFailed(Exception):
 
 
 class Stopped(BaseException):
-    """Somebody wants the demo to end. Like KeyboardInterrupt no Exception, so that nothing on the way swallows it."""
+    """The demo is to end. Like KeyboardInterrupt no Exception, so that nothing on the way swallows it."""
 
 
 def stop_when_told() -> None:
@@ -70,7 +70,7 @@ class Gunicorn:
         self.application = application
         self.address: tuple[str, int] = sock.getsockname()
         self.log = log
-        # The socket is handed down: no port that was free a moment ago can be taken by somebody else.
+        # The socket is handed down: no port that was free a moment ago can be taken by another program.
         command = [sys.executable, "-m", "gunicorn", application, "--bind", f"fd://{sock.fileno()}"]
         command += ["--chdir", str(ROOT)]
         command += ["--workers", "2", "--threads", "32", "--graceful-timeout", "2", "--log-level", "warning"]

@@ -70,5 +70,5 @@ STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
-# Good for a demo on the loopback and for nothing else: whoever reads this file knows it.
+# Good for a demo on the loopback and for nothing else: every reader of this file knows it.
 SECRET_KEY = os.environ.get("SHOP_SECRET_KEY", "a-demo-on-the-loopback-that-keeps-no-secrets-at-all-0123456789")
