@@ -67,7 +67,7 @@ def _are_pairs(missing: object) -> bool:
 
 
 class LockBusy(DistLockError):
-    """Somebody else holds the lock."""
+    """Another caller holds the lock."""
 
     def __init__(
         self,

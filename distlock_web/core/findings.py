@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: ``error``: locks exclude nobody, or cannot be taken. ``warning``: so it will be as soon as something else fails.
+#: ``error``: locks exclude no one, or cannot be taken. ``warning``: so it will be as soon as something else fails.
 #: ``info``: nothing is wrong, but one should know.
 Severity: TypeAlias = Literal["error", "warning", "info"]
 

@@ -11,7 +11,7 @@ reader looks in any case, also one of format 1, and where it costs no request:
     a ticket         its last field, an object
     a record         a field of its object
 
-A lock says it for its queue, too: whoever joins that marks the lock itself.
+A lock says it for its queue, too: a caller that joins it marks the lock itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import ConfigurationError
 
 #: What differs: the records of ``once``. See ``locks/records.py``.
 NEWEST = 2
-#: What is written where nobody has said that all processes read the newest.
+#: What is written until the settings say that all processes read the newest.
 BEFORE = NEWEST - 1
 
 

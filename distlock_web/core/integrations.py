@@ -14,7 +14,7 @@ Row: TypeAlias = tuple[str, tuple[object, ...]]
 
 
 class Installed:
-    """Who is asked what only a framework or a library can know. Nobody, where none is imported."""
+    """What is asked for what only a framework or a library can know. Empty, where none is imported."""
 
     def __init__(self) -> None:
         #: By each question of ``locks/hooks.Integration``, those that answer it, in the order of their installation.

@@ -39,7 +39,7 @@ SURELY_SHORT = MAX_NAME_BYTES // 4
 #: What no value can add to a name: ':' separates its parts, '|' marks a template's second choice.
 SEPARATORS = ":|"
 
-#: What knows rows once the library is there, as it is in a script where nobody has installed anything of ours.
+#: What knows rows once the library is there, as it is in a script that has installed nothing of ours.
 _WITH_ROWS = {"django.db.models": "distlock_web.django.rows", "sqlalchemy.orm": "distlock_web.sqlalchemy"}
 
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
@@ -92,7 +92,7 @@ def key_part(found: object, where: str, separators: str = SEPARATORS) -> str | N
     text = text_of(found)
     if text is not None:
         return escape_value(text, separators)
-    # A visitor who is not logged in, of Django's or of Flask-Login's, is nobody.
+    # A visitor of Django's or of Flask-Login's who is not logged in has no identity.
     if found is None or getattr(found, "is_anonymous", None) is True:
         return None
     row = row_of(found)

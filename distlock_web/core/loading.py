@@ -17,7 +17,7 @@ from .setting import check_seconds
 def load(config: StoreConfig) -> Backend:
     """A new backend, which connects at its first use. ``ConfigurationError`` for what cannot be right."""
     known = config.resource() if config.backend == "sql" and config.resource is not None else None
-    # An SQLite in memory: nobody else sees that, nor has to see its locks.
+    # An SQLite in memory: no other process sees it, nor has to see its locks.
     if known is not None and cast(FrameworkDatabase, known).address.in_memory:
         config = replace(config, backend="memory", database="", resource=None, options={})
     module, _, name = config.path.rpartition(".")
@@ -61,7 +61,7 @@ def _of_driver(error: Exception) -> str:
         return ""
     if find_spec(name) is None:
         return f"whose driver is not installed ({name})"
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which nobody else has to wait for
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which no other use has to wait for
 
     try:
         found = f"{name} {version(name)}"

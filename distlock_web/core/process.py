@@ -10,7 +10,7 @@ from collections.abc import Callable
 class Process:
     """This process, as opposed to the one that it was copied from: what that one has is not its own.
 
-    Python tells of a fork only where Python forks. uWSGI forks in C, after the app was loaded. So whoever enters a
+    Python tells of a fork only where Python forks. uWSGI forks in C, after the app was loaded. So code that enters a
     store, or asks what a hold is worth, calls :func:`check_process` first.
     """
 

@@ -43,7 +43,7 @@ class Origin:
     #: What runs, for people. It is stored with each lock and shown: of a URL the route, for its values may be secrets.
     #: A function finds it out for each lock, where a framework routes a request without a word.
     path: str | Callable[[], str]
-    token: str  #: 24 hex digits that nobody can guess
+    token: str  #: 24 hex digits that cannot be guessed
     #: Whose request it is, for people. Called for every lock that is taken; None: not to be known.
     user: Callable[[], str] | None = None
     #: What another program in this process calls the request by now; None: it has not named it.
@@ -108,7 +108,7 @@ def unbind_origin(bound: Bound) -> bool:
     """Bind what was bound before. False, and nothing is changed: it ends as garbage, in the middle of others' code.
 
     What is bound there is theirs: they would be inside of locks that are not their own. A task that was begun inside
-    has inherited this very origin, and is somebody else all the same.
+    has inherited this very origin, and is another request all the same.
     """
     if isinstance(sys.exception(), GeneratorExit):
         if _origin.get() is not bound.origin:
@@ -263,7 +263,7 @@ class HolderInfo:
 
     @classmethod
     def current(cls, function: str = "", expire: float = 0.0, asynchronous: bool = False, renews: bool = False) -> str:
-        """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick.
+        """The running caller, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick.
 
         ``asynchronous``: it is an asyncio task that takes it.
         """

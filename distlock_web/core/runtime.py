@@ -51,7 +51,7 @@ class Token(str):
     """One acquisition: 16 hex digits name the store that is told, 24 the request, 12 are its own; at last, behind a
     ``/``, how many may hold the lock, if that is more than one.
 
-    The digits of the request are random and leave this process only as a part of tokens, so nobody can guess one. Its
+    The digits of the request are random and leave this process only as a part of tokens, so they cannot be guessed. Its
     own are random, too: a copy of this process (a fork, the snapshot of a machine) never makes the same token.
 
     It is a text, for as a text it goes to a server, comes back from it, and finds its waiter. What is where in it is
@@ -102,7 +102,7 @@ class Parker(Protocol):
         """Sleep until woken (True) or until the time is over (False)."""
 
     def unpark(self) -> bool:
-        """Wake the sleeper; from any thread. False: its event loop has closed, and nobody will ever wake here."""
+        """Wake the sleeper; from any thread. False: its event loop has closed, and the sleeper will never wake."""
 
     def hears(self) -> bool:
         """Whether a wake-up reaches anybody: False, as ``unpark``, where its event loop has closed."""
@@ -191,7 +191,7 @@ class Tasks:
             except asyncio.CancelledError as error:
                 if not task.cancelled():  # ours, even where the work has ended in this very turn of the loop
                     cancelled = error
-            except GeneratorExit:  # the caller is closed after its loop: nobody would ever wake it again
+            except GeneratorExit:  # the caller is closed after its loop: it would never be woken again
                 raise
             except BaseException:  # noqa: S110 - it is the task's own: raised below, by result()
                 pass

@@ -60,7 +60,7 @@ class _Run:
 class Worker:
     """Calls ``step`` again and again, each time after the seconds that the last one gave, until nothing ``is_left``.
 
-    ``is_left`` is asked before each step, and takes no lock of its caller's. Whoever has something to do makes that
+    ``is_left`` is asked before each step, and takes no lock of its caller's. A caller with something to do makes that
     true, and then calls :meth:`start`: so it is done by the thread that runs, or by another. What a step raises is
     logged, and does not end the thread. One that has ended all the same, or is of the process that has forked, is
     replaced by the next ``start``.

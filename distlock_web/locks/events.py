@@ -89,7 +89,7 @@ class Event(NamedTuple):
 
     @property
     def holder(self) -> HolderInfo | None:
-        """Who has it, as far as that is known: of a lock that is ``busy``, somebody else."""
+        """Who has it, as far as that is known: of a lock that is ``busy``, the other caller."""
         return self.other if self.kind in ("busy", "revoked") else self.caller
 
     @property
@@ -170,7 +170,7 @@ class Background:
                 continue
             try:
                 self._function(*queued)
-            except BaseException:  # also a sys.exit(): without the thread nobody would be told any more
+            except BaseException:  # also a sys.exit(): without the thread no listener would be told any more
                 if not self._failed:
                     self._failed = True
                     logger.exception("The listener %r to the events of locks failed; logged once.", self._function)
@@ -195,7 +195,7 @@ def subscribe(listener: Listener, *, inline: bool = False) -> Listener:
     It is called in a thread of its own, one event after the other. If it cannot keep up, events are dropped, and that
     is logged. With ``inline`` it is called in the thread, the context and the event loop of the lock, which waits for
     it: it must be quick. Either way what it raises is logged, once, and goes no further. Subscribing twice changes
-    nothing. ``ConfigurationError`` for a coroutine function, which nobody would await.
+    nothing. ``ConfigurationError`` for a coroutine function, which would not be awaited.
     """
     global listeners
     check_plain(listener, "A listener")

@@ -44,7 +44,7 @@ NOT_FOR_THE_APP = {"subprocess", "pty", "socketserver", "multiprocessing.popen_f
 QUEUE = 60.0
 #: Seconds until the next try when the store does not answer.
 RETRY = 1.0
-#: Seconds between two looks of a leader: its clock stands still while the machine sleeps, and nobody tells of the end
+#: Seconds between two looks of a leader: its clock stands still while the machine sleeps, and no event tells of the end
 #: of the main thread before other threads have ended.
 LOOK_EVERY = 0.5
 

@@ -1,6 +1,6 @@
 """What a listener keeps of each lease that is held, until its end.
 
-No event tells of the end of a lease that the program forgets: it is never released, and nobody checks whether it was
+No event tells of the end of a lease that the program forgets: it is never released, and no code checks whether it was
 lost. In the store it ends when its time is over, and so it does here.
 """
 
@@ -15,7 +15,7 @@ from .events import Event
 
 T = TypeVar("T")
 
-#: Seconds between two looks for leases that nobody has ended.
+#: Seconds between two looks for leases that were never ended.
 LOOK_EVERY = 1.0
 
 
@@ -23,7 +23,7 @@ class LiveLeases(Generic[T]):
     """By the number of a lease what a listener has begun for it. For one thread."""
 
     def __init__(self, forgotten: Callable[[T], object], inherited: Callable[[T], object]) -> None:
-        self._forgotten = forgotten  # called with what was begun for a lease that nobody has ended
+        self._forgotten = forgotten  # called with what was begun for a lease that was never ended
         self._inherited = inherited  # the same in a forked child: it is the parent's lease
         self._leases: dict[int, tuple[float, T]] = {}
         self._next_look = 0.0

@@ -4,7 +4,8 @@ The package itself exports ``held_locks``, which are of use without a framework,
 
 ``streaming``        a lease that goes on until the body of a response has been sent
 ``error_responses``  what a client is told when its request cannot run under its lock
-``once``             who asks for what, what is kept of the answer, and how it is made again
+``asked``            who asks for what, for ``once``
+``kept_answers``     what ``once`` keeps of an answer, and how that is made again
 ``request_ids``      the id's header, and the bounds of one request
 ``held_locks``       who holds what; which held lock is meant; the release by force
 ``lock_browser``     held locks sorted and searched

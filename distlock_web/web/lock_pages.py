@@ -1,8 +1,8 @@
 """The pages of held locks, for every framework: what their templates show.
 
-A framework says who asks, what they may do and where the pages are; it renders a template of ``templates`` with what
-the functions here give, in the engine that it has (the templates use what Django's and Jinja have in common), and puts
-that into a page of its own.
+A framework says who asks, what they may do and where the pages are. The functions here give the values of a template of
+``templates``. The framework renders it in its own engine (Django's and Jinja's have all that the templates use), and
+puts that into a page of its own.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class SQLVerbs:
                 raise
             return crowded
         if new and DICE.randrange(PURGE_ONE_IN) == 0:
-            # Aside: who finds that it is time has just got a lock, whose lease goes on.
+            # Aside: this caller has just got a lock, and the time of its lease runs.
             self._outage.postpone(self._purge, after=0.0, within=FORGET_AFTER)
         return answer
 
