@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from flask import Flask
 
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, configured, registry
+from ..core.registry import Registry
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import environ_key, proxy_header
-from ..web.settings import read_setting, unknown_settings, with_policies
+from ..web.settings import make_backends, read_setting, unknown_settings, with_policies
 from .cli import command
 from .kept_answers import Answered, field
 from .middleware import RequestIDMiddleware, note_request
@@ -68,14 +67,7 @@ def _registry(app: Flask) -> Registry | None:
         raise mistake
     if "DISTLOCK" in app.config:
         own = Registry(mapping)
-        _make_backends(own)
+        make_backends(own)
         return own
-    if configured() is None and os.environ.get("DISTLOCK_URL"):
-        _make_backends(registry())
+    make_backends(None)
     return None
-
-
-def _make_backends(stores: Registry) -> None:
-    """Now, so that a wrong option or address stops the start and not the first request. Nothing is sent yet."""
-    for store in stores.stores.values():
-        _ = store.backend

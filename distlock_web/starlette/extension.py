@@ -13,8 +13,10 @@ from starlette.responses import Response
 
 from ..core.errors import DistLockError
 from ..core.registry import Registry
+from ..core.setting import check_plain
 from ..web.asgi import AnswerMiddleware, App, Receive, RequestMiddleware, Scope, Send
 from ..web.error_responses import REFUSALS
+from ..web.settings import make_backends
 from . import responses
 from .integration import Answered
 from .views import check_routes, has_once, know, mounted_apps, route_of
@@ -40,8 +42,9 @@ class DistLock:
         user: Callable[[HTTPConnection], object] | None = None,
     ) -> None:
         self.registry = None if stores is None else Registry(stores)
-        for store in () if self.registry is None else self.registry.stores.values():
-            _ = store.backend  # now, so that a wrong address stops the start; nothing is sent yet
+        make_backends(self.registry)
+        if user is not None:
+            check_plain(user, "user=")
         outermost = partial(
             RequestMiddleware,
             registry=self.registry,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
+from ..core.registry import Registry, configured, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..core.setting import Setting, table, unchecked, unknown_name
 from .request_ids import header_name, user_hook
@@ -35,6 +37,18 @@ PROJECT_SETTINGS = {
     ),
     **PROJECT_POLICIES,
 }  # fmt: skip
+
+
+def make_backends(own: Registry | None) -> None:
+    """When an app starts, so that a wrong option or address, or a missing driver, stops that and not the first request.
+
+    Nothing is sent yet. ``own``: the stores of the app; None: it has those of the process.
+    """
+    if own is None and configured() is None and os.environ.get("DISTLOCK_URL"):
+        own = registry()
+    for store in () if own is None else own.stores.values():
+        _ = store.backend
+
 
 #: From here on a name that is none of ours is a slip (``DISTLOCK_ON_BUZY``), and not a name of the project's own.
 _ALIKE = 0.8

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry
+from ..core.registry import Registry, configured
 from ..core.runtime import TASKS, THREADS
 from ..locks.call import LockedFunction, locks_on
 from ..locks.wrapping import wrapped
@@ -26,13 +26,17 @@ def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, 
 
 
 def check_view(name: str, locked: LockedFunction, registry: Registry | None, skipped: str) -> None:
-    """Raise ``ConfigurationError``. ``registry``: the app's own stores; ``skipped``: what becomes of a None."""
+    """Raise ``ConfigurationError``. ``registry``: the app's own stores; ``skipped``: what becomes of a None.
+
+    Without stores of its own the app has those of the process, if they are known by now.
+    """
     if locked.once is not None and not locked.once.has_key:
         raise ConfigurationError(
             f"The view {name}: once needs a key that says which requests are the same, such as "
             f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'
         )
     on_busy = locked.on_busy
+    registry = registry or configured()
     if registry is not None:
         store = registry.store(locked.options.store)
         on_busy = store.config.on_busy if on_busy is None else on_busy

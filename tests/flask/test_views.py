@@ -12,7 +12,15 @@ import pytest
 from flask import Flask, Response, current_app
 from flask.views import MethodView, View
 
-from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockBusy,
+    configure,
+    current_lease,
+    distributed_lockable,
+)
+from distlock_web.core import registry
 from tests.support.waiting import eventually
 
 Gate = Any
@@ -181,6 +189,17 @@ def test_also_if_the_store_says_it_or_the_view_was_there_before_the_extension(ma
     early.add_url_rule("/", "pay", skipping)
     with pytest.raises(ConfigurationError, match=REMEDY):
         DistLock(early)
+
+
+def test_also_if_it_is_a_store_of_the_process_that_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distlock_web.flask import DistLock
+
+    monkeypatch.setattr(registry, "_configured", None)
+    configure({"default": {"BACKEND": "memory", "ON_BUSY": "skip"}})
+    app = Flask("shop")
+    DistLock(app)
+    with pytest.raises(ConfigurationError, match=REMEDY):
+        app.add_url_rule("/", "pay", undecided)
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import HTTPConnection
 from starlette.responses import StreamingResponse
 from starlette.routing import Mount, Route
 
-from distlock_web import ConfigurationError, distributed_lockable, once
+from distlock_web import ConfigurationError, configure, distributed_lockable, once
+from distlock_web.core import registry
 from distlock_web.starlette import DistLock
 from tests.support.asgi_clients import MakeApp, client_of
 
@@ -110,6 +112,44 @@ async def test_a_store_that_skips(make_app: MakeApp) -> None:
     app.post("/pay")(distributed_lockable(key="a")(endpoint))
     with pytest.raises(ConfigurationError, match="skipped, it would return None"):
         await start(app)
+
+
+async def test_a_store_of_the_process_that_skips(app_of_the_process: FastAPI) -> None:
+    configure({"default": {"BACKEND": "memory", "ON_BUSY": "skip"}})
+    app_of_the_process.post("/pay")(distributed_lockable(key="a")(endpoint))
+    with pytest.raises(ConfigurationError, match="skipped, it would return None"):
+        await start(app_of_the_process)
+
+
+async def test_stores_that_are_configured_when_the_app_has_started(app_of_the_process: FastAPI) -> None:
+    """In its lifespan: nothing is known of them at the start."""
+    app_of_the_process.post("/pay")(distributed_lockable(key="a", store="slow")(endpoint))
+    await start(app_of_the_process)
+
+
+@pytest.fixture
+def app_of_the_process(monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    monkeypatch.setattr(registry, "_configured", None)
+    app = FastAPI()
+    DistLock(app)
+    return app
+
+
+def test_a_wrong_address_of_the_environment_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does one whose driver is not installed: both are found when its backend is made."""
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", "redsi://127.0.0.1/0")
+    with pytest.raises(ConfigurationError, match="redsi"):
+        DistLock(FastAPI())
+
+
+async def name_of(connection: HTTPConnection) -> str:
+    return "ann"
+
+
+def test_a_user_that_nobody_would_await() -> None:
+    with pytest.raises(ConfigurationError, match=r"user= is .*name_of.* a coroutine function"):
+        DistLock(FastAPI(), user=name_of)
 
 
 def test_a_lock_above_its_route_is_refused_where_it_stands(app: FastAPI) -> None:
