@@ -45,7 +45,7 @@ async def refused(harness: Harness, url: str, kind: type[DistLockError], *words:
     begun = now()
     with pytest.raises(DistLockError) as caught:
         await harness.acquire(the_lock(wait=60))
-    assert type(caught.value) is kind, caught.value
+    assert isinstance(caught.value, kind), caught.value
     for word in words:
         assert word in str(caught.value)
     assert "secret" not in str(caught.value), "a password in a message ends in a log"

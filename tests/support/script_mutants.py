@@ -195,8 +195,38 @@ REDIS: dict[str, ScriptMutant] = {
     "a release leaves the lock listed": ScriptMutant(
         "release", "  call('DEL', N)\n  call('ZREM', INDEX, N)\n", "  call('DEL', N)\n", "names_and_ends"
     ),
+    "a release keeps nothing taken": ScriptMutant(
+        "release",
+        "elseif cooldown ~= '0' then",
+        "elseif false then",
+        "test_a_lock_in_cooldown_is_not_free_for_its_time",
+    ),
+    "what is done is listed nowhere": ScriptMutant(
+        "finish",
+        "call('ZADD', DONE, format('%d', clock()), N)\n",
+        "",
+        "test_it_is_listed_apart_from_what_is_held_the_newest_first",
+    ),
+    "a lock in cooldown is shown as held": ScriptMutant(
+        "_queue",
+        "    lock.state = 'cooldown'\n",
+        "    lock.state = 'held'\n",
+        "test_a_lock_in_cooldown_is_not_free_for_its_time",
+    ),
+    "whoever is waited for holds nothing": ScriptMutant(
+        "_state", " or lock.state == 'contended'", "", "test_cancel_twice_leaves_the_queue_or_gives_back"
+    ),
+    "whoever asks again stands at the end": ScriptMutant(
+        "_join", "line, 'NX', ", "line, ", "test_join_twice_is_one_place"
+    ),
+    "others of the same process do not count": ScriptMutant(
+        "_join", "seen = call('ZCARD', line),", "seen = 0,", "a_full_queue"
+    ),
+    "whoever asks again is told another fence": ScriptMutant(
+        "acquire", "return {lock.fence, now}", "return {lock.fence + 1, now}", "test_take_twice_is_one_lock"
+    ),
     "one more waits than max_waiters says": ScriptMutant(
-        "acquire", "return count >= tonumber(ARGV[6])", "return count > tonumber(ARGV[6])", "a_full_queue"
+        "_join", "return count >= most", "return count > most", "a_full_queue"
     ),
     "time is counted in milliseconds": ScriptMutant(
         "_lock",
@@ -211,7 +241,7 @@ REDIS: dict[str, ScriptMutant] = {
         "test_readers_and_those_with_a_limit_exclude_each_other",
     ),
     "a token that was released by force is not told": ScriptMutant(
-        "_queue",
+        "_state",
         "before[#before + 1] = (each.state == 'revoked' and '!' or '') .. token",
         "before[#before + 1] = token",
         "test_revoke_frees_the_holder_of_this_fence_only",
@@ -323,9 +353,9 @@ def mutated(mutant: ScriptMutant, package: ModuleType) -> Iterator[None]:
         scripts = [getattr(package, mutant.file.upper())]
     before = [script.source for script in scripts]
     for script in scripts:
-        script.__init__(script.source.replace(old, new))  # type: ignore[misc]
+        script.__init__(script.source.replace(old, new), script.gives)  # type: ignore[misc]
     try:
         yield
     finally:
         for script, source in zip(scripts, before, strict=True):
-            script.__init__(source)  # type: ignore[misc]
+            script.__init__(source, script.gives)  # type: ignore[misc]

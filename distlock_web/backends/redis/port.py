@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo
 from ...core.errors import BackendUnavailable, NotSent
@@ -16,6 +16,7 @@ from .scripts import (
     DETACH,
     DONE,
     EXTEND,
+    FINISH,
     INSPECT,
     NAMES,
     RELEASE,
@@ -31,7 +32,8 @@ from .scripts import (
     queue_of,
 )
 from .transport.exchange import Exchange, Reply
-from .transport.replicas import GivesLock, TooFewReplicas
+from .transport.pipeline import Pipeline
+from .transport.replicas import TooFewReplicas
 from .transport.server import Server
 from .transport.waiter import Waiter
 
@@ -88,19 +90,46 @@ class RedisPort(Port):
 
     def asking(self) -> RedisPort:
         """The same for a slot that is on its way to this node of a cluster."""
-        return RedisPort(self._server, self._exchange.asking(), self.runtime, self._keys)
+        return RedisPort(self._server, Pipeline.over(self._exchange, asking=True), self.runtime, self._keys)
 
-    async def run(self, script: Script, call: Call, timeout: float | None, confirm: GivesLock | None) -> Reply:
+    async def run(self, script: Script, call: Call, timeout: float | None) -> Reply:
         """One script as it is, for a cluster, which asks for several slots at once."""
-        return await self._exchange.run(script, *call, timeout, confirm)
+        return await self._exchange.run(script, *call, timeout)
+
+    # To take it ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, claim: Claim, wait: float | None, place: int | None = None) -> Granted | Busy:
         """``place``: where it stands in the queue, for it has waited before, at another node."""
-        answer = await (self._acquire(claim, None) if wait == 0 else self._join(claim, place))
-        if isinstance(answer, Busy) and (wait == 0 or answer.final) and claim.token in self._server.ambiguous:
+        if wait != 0:
+            return await self._join(claim, place)
+        token, server = claim.token, self._server
+        asked = token in server.ambiguous or token in self._listener.waiters
+        answer = await self._ask(claim, asked)
+        if asked:
+            self._listener.remove(token)
+        if isinstance(answer, Granted):
+            return answer
+        if token in server.ambiguous:
             # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
-            self._server.postpone(claim)
-        return answer
+            server.postpone(claim)
+        return answer.busy
+
+    async def _ask(self, claim: Claim, asked: bool, join: bool = False, place: int | None = None) -> Granted | Refused:
+        """``asked``: it may stand in the queue. The script's way for a free lock is for those that surely do not."""
+        args: tuple[str | int, ...] = (
+            claim.token, _ms(claim.expire), int(join), claim.holder, int(asked), place or "",
+        )  # fmt: skip
+        if claim.max_waiters is not None:
+            args = (*args, claim.max_waiters)
+        since = now()
+        try:
+            answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, claim.token), args)
+        except BackendUnavailable as error:
+            # Else it is ours, and who gives up asking cancels it; or it was not asked.
+            if not isinstance(error, NotSent | TooFewReplicas):
+                self._server.ambiguous.add(claim.token)
+            raise
+        return parse_acquire(answer, since)
 
     async def _join(self, claim: Claim, place: int | None) -> Granted | Busy:
         """Take it, or a place in its queue, as one that listens."""
@@ -108,7 +137,7 @@ class RedisPort(Port):
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
             if place is None:  # else it would leave its queue, and while the slot moves nobody may make that anew
-                answer = await self._acquire(claim, None)
+                answer = await self._ask_as(waiter, None, join=False)
                 if isinstance(answer, Granted) or answer.final:
                     return answer
             # The subscription comes before the place in the queue: nobody may be woken who does not hear.
@@ -119,7 +148,7 @@ class RedisPort(Port):
                 # is passed over, and asks again by itself after the lease, or when the listener is back.
                 pass
             waiter = listener.expect(claim, self.runtime)
-        return await self._acquire(claim, waiter, place)
+        return await self._ask_as(waiter, place)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
@@ -132,7 +161,7 @@ class RedisPort(Port):
             granted = waiter.granted_since()
             if granted is not None:
                 if self.confirms:  # it was told by the server alone: asked again, it is confirmed
-                    return await self._acquire(claim, waiter, busy.memo)
+                    return await self._ask_as(waiter, busy.memo)
                 self._listener.remove(claim.token)
                 return Granted(*granted)
             waited = now() - begun
@@ -140,7 +169,35 @@ class RedisPort(Port):
                 # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
                 return busy._replace(remaining=max(0.001, busy.remaining - waited))
             waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
-        return await self._acquire(claim, waiter, busy.memo)
+        return await self._ask_as(waiter, busy.memo)
+
+    async def _ask_as(self, waiter: Waiter, place: int | None, *, join: bool = True) -> Granted | Busy:
+        """Ask as one that waits, if it has to."""
+        claim, server, listener = waiter.claim, self._server, self._listener
+        token, since = claim.token, now()
+        asked = place is not None or waiter.sent_at is not None or token in server.ambiguous
+        try:
+            answer = await self._ask(claim, asked, join, place)
+        except NotSent:
+            # Nobody cancels what was not asked: no waiter would be left for the listener to read for.
+            if place is None:
+                listener.remove(token)
+            raise
+        if isinstance(answer, Granted):
+            listener.remove(token)
+            return answer
+        busy = answer.busy
+        if join and claim.max_waiters is not None and busy.memo is None and busy.record is None:
+            busy = busy._replace(full=True)
+        if busy.final:
+            listener.remove(token)
+            if token in server.ambiguous:
+                server.postpone(claim)  # a copy of this may be on its way, and would run into what comes after it
+        elif join:
+            waiter.sent_at, waiter.server_time_us = since, answer.server_time_us
+            if answer.unheard:
+                listener.reconnect_if_unheard(waiter)
+        return busy
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.gave_up(claim.token)
@@ -164,22 +221,17 @@ class RedisPort(Port):
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         """All of them in one index."""
-        confirm = extends if self.confirms else None
-        return losses(await self._exchange.run(EXTEND, *extension(claims, self._keys), timeout, confirm))
+        return losses(await self._exchange.run(EXTEND, *extension(claims, self._keys), timeout))
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         token, server = claim.token, self._server
-        tombstone = TOMBSTONE_MS if token in server.ambiguous else 0
-        cooldown_ms = _ms(cooldown) if cooldown else 0
-        keys: PackedKeys = self._keys.of(claim.name)
-        args: tuple[str | int, ...] = (token, cooldown_ms, tombstone)
-        confirm = None
+        script, keys, cooldown_ms = RELEASE, self._keys.of(claim.name), _ms(cooldown) if cooldown else 0
+        args: tuple[str | int, ...] = (token, cooldown_ms, TOMBSTONE_MS if token in server.ambiguous else 0)
         if record is not None:
             index, done = self._keys.index_of(claim.name), self._keys.done_of(claim.name)
-            keys, args = done_keys(claim.name, index, done), (*args, record)
-            confirm = _released if self.confirms else None
+            script, keys, args = FINISH, done_keys(claim.name, index, done), (token, cooldown_ms, record)
         try:
-            answer = await self._exchange.run(RELEASE, keys, args, None, confirm)
+            answer = await self._exchange.run(script, keys, args)
         except BackendUnavailable:
             if not cooldown:
                 server.postpone(claim)  # it is over: nobody has to wait for the rest of its lease
@@ -194,14 +246,12 @@ class RedisPort(Port):
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         args = (claim.token, transit, _ms(seconds))
-        confirm = _released if self.confirms else None  # else a ticket is sent that a failover forgets
-        return _LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args, None, confirm)]
+        return _LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args)]
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        confirm = gives if self.confirms else None
-        fence = await self._exchange.run(ATTACH, self._keys.of(claim.name), args, None, confirm)
+        fence = await self._exchange.run(ATTACH, self._keys.of(claim.name), args)
         return Granted(fence, since) if fence else None
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
@@ -250,50 +300,27 @@ class RedisPort(Port):
     async def forget(self, name: str, fence: int) -> bool:
         return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 1)))
 
-    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int | None = None) -> Granted | Busy:
-        """Ask for the lock; with a waiter, join its queue where it is not to be had."""
-        server, token = self._server, claim.token
-        confirm = gives if self.confirms else None
-        known = self._listener.waiters.get(token)
-        # The script's way for a lock that is free, and not shared, is for those that surely do not stand in its queue.
-        asked = token in server.ambiguous or (known is not None and known.sent_at is not None)
-        somewhere = "?" if asked or "/" in token else ""
-        args: tuple[str | int, ...] = (
-            token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere,
-        )  # fmt: skip
-        if claim.max_waiters is not None:
-            args = (*args, claim.max_waiters)
-        since = now()
-        try:
-            answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, token), args, None, confirm)
-        except BackendUnavailable as error:
-            # Else it is ours, and who gives up asking cancels it; or it was not asked.
-            if isinstance(error, NotSent):
-                # Nobody cancels what was not asked: no waiter would be left for the listener to read for.
-                if place is None:
-                    self._listener.remove(token)
-            elif not isinstance(error, TooFewReplicas):
-                server.ambiguous.add(token)
-            raise
-        given, server_time_us, *rest = (answer, 0) if type(answer) is int else answer
-        if given:
-            if known is not None:
-                self._listener.remove(token)
-            return Granted(given, since)
-        busy, unheard = _busy(*rest)
-        if busy.record is not None and known is not None:  # it is done, and nobody waits any more
-            self._listener.remove(token)
-            if token in server.ambiguous:
-                server.postpone(claim)  # a copy of this may be on its way, and would run into what comes after it
-            return busy
-        if waiter is not None and claim.max_waiters is not None and busy.memo is None:
-            self._listener.remove(token)
-            return busy._replace(full=True)
-        if waiter is not None:
-            waiter.sent_at, waiter.server_time_us = since, server_time_us
-            if unheard:
-                self._listener.reconnect_if_unheard(waiter)
-        return busy
+
+class Refused(NamedTuple):
+    """What ACQUIRE says of a lock that is somebody else's."""
+
+    busy: Busy
+    server_time_us: int
+    unheard: bool  #: nobody hears us on its server
+
+
+def parse_acquire(answer: Any, since: float) -> Granted | Refused:
+    """The four forms that the answer of ACQUIRE has."""
+    if type(answer) is int:  # ours, by the way of a lock that was free: the fence is the server's time
+        return Granted(answer, since)
+    fence, server_time_us, *rest = answer
+    if not rest:  # ours, and the server's time beside the fence
+        return Granted(fence, since)
+    recheck_after, remaining, place, unheard, holder, held, *done = rest  # somebody else's; with a record: done
+    record = done[0].decode() if done else None
+    who, held_for = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
+    busy = Busy(recheck_after / 1000, remaining / 1000, place or None, who, held_for, record)
+    return Refused(busy, server_time_us, bool(unheard))
 
 
 def extension(claims: Sequence[Claim], keys: Keys) -> tuple[PackedKeys, tuple[str | int, ...]]:
@@ -305,31 +332,6 @@ def extension(claims: Sequence[Claim], keys: Keys) -> tuple[PackedKeys, tuple[st
 def losses(answers: Sequence[int]) -> list[Loss | None]:
     """What EXTEND answers."""
     return [_LOSSES[answer] for answer in answers]
-
-
-def extends(answers: Any) -> bool:
-    """Of EXTEND: at least one of them is ours still."""
-    return type(answers) is list and 0 in answers
-
-
-def gives(answer: Any) -> bool:
-    """Of ACQUIRE and ATTACH: the lock is ours. An error is for the caller, not for the replicas."""
-    fence = answer[0] if type(answer) is list else answer
-    return type(fence) is int and fence > 0
-
-
-def _busy(
-    recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int, record: bytes | None = None
-) -> tuple[Busy, bool]:
-    """What ACQUIRE says of a lock that is somebody else's; and whether nobody hears us on its server."""
-    who, since = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
-    kept = None if record is None else record.decode()
-    return Busy(recheck_after / 1000, remaining / 1000, place or None, who, since, kept), bool(unheard)
-
-
-def _released(answer: Any) -> bool:
-    """Of RELEASE and DETACH: it was ours."""
-    return type(answer) is int and answer == 0
 
 
 def _ms(seconds: float) -> int:

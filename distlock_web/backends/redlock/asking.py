@@ -19,6 +19,7 @@ from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
+from ..redis.transport.pipeline import Pipeline
 from .node import Node, WrongQuorum, no_vote
 from .scripts import EXTEND, RELEASE, VOTE
 
@@ -105,7 +106,8 @@ class Question:
             self.take(reply)
 
     async def _run(self) -> Reply:
-        return await self.node.server.tasks().run(self.script, self.keys, self.args, opened=self.begin)
+        exchange = Pipeline.over(self.node.server.tasks())
+        return await exchange.run(self.script, self.keys, self.args, opened=self.begin)
 
     def begin(self) -> None:
         """Not before there is a connection: else each call would leave an undo for a node that is down or refuses.

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("redis_store")
 
 #: Where a waiter stands when the store is closed, and the lock given back: in the method's name, before or after it.
 MOMENTS = {
-    "its question is on its way": (RedisPort, "_acquire", "after"),
+    "its question is on its way": (RedisPort, "_ask_as", "after"),
     "between its answer and its sleep": (RedisPort, "wait", "before"),
     "about to sleep": (Listener, "sleep", "before"),
     "awake, and about to ask": (Listener, "sleep", "after"),
@@ -40,11 +40,11 @@ def interpose(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str
     def mine() -> bool:
         return threading.current_thread().name == "waiter" and not done.is_set() and not done.set()
 
-    async def interposed(*args: Any) -> Any:
+    async def interposed(*args: Any, join: bool = True, **words: Any) -> Any:
         if when == "before" and mine():
             work()
-        answer = await method(*args)
-        if when == "after" and (name != "_acquire" or args[2] is not None) and mine():
+        answer = await method(*args, **({} if join else {"join": False}), **words)
+        if when == "after" and join and mine():
             work()
         return answer
 

@@ -140,7 +140,7 @@ class Quarters:
         return reader.gets()
 
     def ask(self, name: str, who: str = "a", expire: int = 1000, join: int = 0, place: str = "") -> Any:
-        return self.run(ACQUIRE, name, who * 40, expire, join, "x", place)
+        return self.run(ACQUIRE, name, who * 40, expire, join, "x", int(bool(place)), place)
 
     def fence(self, name: str) -> int:
         """Of one who takes the lock, and gives it back."""

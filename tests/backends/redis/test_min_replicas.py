@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
-from distlock_web.backends.redis.port import gives
+from distlock_web.backends.redis.scripts import ACQUIRE
 from distlock_web.backends.redis.transport.errors import ErrorReply
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -182,6 +182,8 @@ async def test_what_is_detached_is_confirmed(harness: Harness, replicated: Repli
 
 
 def test_an_error_of_the_server_is_not_blamed_on_the_replicas() -> None:
+    gives = ACQUIRE.gives
+    assert gives is not None
     assert not gives(ErrorReply("NOPERM this user has no permissions"))
     assert not gives(0)
     assert gives(1)

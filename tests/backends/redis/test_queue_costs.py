@@ -57,7 +57,7 @@ def join(processes: list[str], count: int, expire: float = LONG) -> list[Claim]:
     keys = lock_keys(NAME, "disLock:~held")
     claims = [Claim(NAME, new_token(processes[number % len(processes)]), expire, "x") for number in range(count)]
     for claim in claims:
-        answer = drive(run(ACQUIRE, keys, (claim.token, round(expire * 1000), 1, "x", "")))
+        answer = drive(run(ACQUIRE, keys, (claim.token, round(expire * 1000), 1, "x", 0, "")))
         assert answer[0] == 0, "it waits"
     return claims
 
@@ -125,7 +125,7 @@ def test_dead_waiters_stand_in_the_queue_only_until_somebody_asks(redis_client: 
     drive(port.acquire(Claim(NAME, new_token(), LONG, "x", 1), 60))
     assert redis_client.zcard(QUEUE) == 1, "all of them where they are counted"
     run = registry().store("default").backend.server.threads().run  # type: ignore[attr-defined]
-    answer = drive(run(ACQUIRE, lock_keys(NAME, "disLock:~held"), (one.token, round(LONG * 1000), 1, "x", "?")))
+    answer = drive(run(ACQUIRE, lock_keys(NAME, "disLock:~held"), (one.token, round(LONG * 1000), 1, "x", 1, "")))
     assert redis_client.zrange(QUEUE, 0, -1, withscores=True)[0] == ("f" * 16, answer[4])
 
 

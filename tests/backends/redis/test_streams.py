@@ -11,6 +11,7 @@ import redis
 from distlock_web import BackendUnavailable, lock
 from distlock_web.backends.redis.scripts import NAMES, pack_keys
 from distlock_web.backends.redis.transport.loop_connection import LoopConnection
+from distlock_web.backends.redis.transport.pipeline import Pipeline
 from distlock_web.backends.redis.transport.stream import Stream
 from distlock_web.core.registry import registry
 from tests.support.callers import unrelated
@@ -34,7 +35,7 @@ async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
     async with lock(KEY):
         pass
     backend: Any = registry().store("default").backend
-    exchange = backend.server.tasks()
+    exchange = Pipeline.over(backend.server.tasks())
     redis_client.script_flush()
     received = Stream.data_received
 

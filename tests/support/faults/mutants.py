@@ -77,8 +77,8 @@ MUTANTS: dict[str, Mutant] = {
         },
     ),
     "what is done is free again": Mutant(
-        ["redis/threads/once/a:release#1/answer-lost"],
-        {f"{_SCRIPTS}/release.lua": [("if ARGV[4] then", "if ARGV[5] then")]},
+        ["redis/threads/once/a:finish#1/answer-lost"],
+        {f"{_SCRIPTS}/finish.lua": [("lock.state, lock.holder = 'done',", "lock.state, lock.holder = 'cooldown',")]},
     ),
     "in SQL a lease is counted from the answer to the commit": Mutant(
         [

@@ -127,9 +127,9 @@ def some_token(two: Compared, chance: random.Random, name: str) -> str:
 def to_acquire(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:
     now = round(two.time * 1_000_000)
     token = chance.choice(TOKENS)
-    place = chance.choice(["", "", "", "?", str(now - 1000)])
+    asked, place = chance.choice([(0, ""), (0, ""), (0, ""), (1, ""), (1, str(now - 1000))])
     expire = some_ms(chance) + TOKENS.index(token)  # no two end together: who is named first then, Lua's table decides
-    return token, expire, chance.choice([0, 1, 1, 1]), f"holder {token[16]}", place
+    return token, expire, chance.choice([0, 1, 1, 1]), f"holder {token[16]}", asked, place
 
 
 def to_release(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:

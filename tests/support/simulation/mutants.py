@@ -73,7 +73,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-4",
-        f"{_SCRIPTS}/_queue.lua",
+        f"{_SCRIPTS}/_state.lua",
         "math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
         "now",
     ),
@@ -132,7 +132,10 @@ MUTANTS: dict[str, Mutant] = {
         "self.needed = len(nodes) // 2",
     ),
     "what is done is free again": Mutant(
-        "redis-once-0", f"{_SCRIPTS}/release.lua", "if ARGV[4] then", "if ARGV[5] then"
+        "redis-once-0",
+        f"{_SCRIPTS}/finish.lua",
+        "lock.state, lock.holder = 'done',",
+        "lock.state, lock.holder = 'cooldown',",
     ),
     "what is done is done again after half of its time": Mutant(
         "memory-once-24",
@@ -142,9 +145,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who is told that it is done hears of the one before": Mutant(
         "redis-once-0",
-        f"{_SCRIPTS}/release.lua",
-        "lock.holder .. '\\n' .. ARGV[4]",
-        "lock.holder .. '\\n' .. string.gsub(ARGV[4], 'result\": %d+', 'result\": 7')",
+        f"{_SCRIPTS}/finish.lua",
+        "lock.holder .. '\\n' .. record",
+        "lock.holder .. '\\n' .. string.gsub(record, 'result\": %d+', 'result\": 7')",
     ),
     "one more has the lock than its limit lets": Mutant(
         "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < at_once(", "lock.count <= at_once("

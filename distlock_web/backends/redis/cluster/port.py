@@ -17,10 +17,10 @@ from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, WaiterI
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
 from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
-from ..port import RedisPort, extends, extension, losses
+from ..port import RedisPort, extension, losses
 from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
 from ..transport.exchange import Exchange, Reply
-from ..transport.replicas import GivesLock
+from ..transport.pipeline import Pipeline
 from ..transport.server import Server
 from .redirects import Moved, redirect_of
 from .route import FOLLOW_TOGETHER, FOLLOWED, Route, SlotMoving
@@ -123,7 +123,7 @@ class ClusterPort(Port):
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | DistLockError | None]:
         by_slot = _by_slot(claims, lambda claim: claim.name)
         calls = {slot: extension(some, self._keys) for slot, some in by_slot.items()}
-        answers = await self._of_slots(EXTEND, calls, timeout, extends if self._routes.base.min_replicas else None)
+        answers = await self._of_slots(EXTEND, calls, timeout)
         if all(isinstance(answer, DistLockError) for answer in answers.values()):
             _all_or_raise(answers)
         in_turn: dict[int, Iterator[Loss | DistLockError | None]] = {
@@ -180,11 +180,7 @@ class ClusterPort(Port):
         return [slot for some in await self._together(ask, masters) for slot in some]
 
     async def _of_slots(
-        self,
-        script: Script,
-        calls: Mapping[int, Call],
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
+        self, script: Script, calls: Mapping[int, Call], timeout: float | None = None
     ) -> dict[int, Reply | DistLockError]:
         """What this script answers to the call for each slot: in one write to each node.
 
@@ -204,13 +200,13 @@ class ClusterPort(Port):
 
         async def run(node: ClusterNode) -> list[Reply | DistLockError]:
             answers, slots = list[Any](), by_node[node]
-            send: Any = self._exchange_of(node.server).run_many
+            send: Any = Pipeline.over(self._exchange_of(node.server)).run_many
             if script is not EXTEND:  # a list: each node may have ended a connection that was idle
                 send = partial(retry_once, send)
             try:
                 for first in range(0, len(slots), PIPELINE):
                     some = [calls[slot] for slot in slots[first : first + PIPELINE]]
-                    answers += await send(script, some, left(), confirm)
+                    answers += await send(script, some, left())
             except DistLockError as error:
                 return [error] * len(slots)
             return answers
@@ -223,7 +219,7 @@ class ClusterPort(Port):
                 if isinstance(answer, BackendUnavailable) or redirect_of(answer, node.at) is not None:
                     seconds = left()
                     bound = None if seconds is None else min(seconds, FOLLOWED)
-                    again = methodcaller("run", script, calls[slot], bound, confirm)
+                    again = methodcaller("run", script, calls[slot], bound)
                     found[slot] = await self._elsewhere(slot, node, answer, again, follow)
 
         await self._together(ask, by_node)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 
 def bulk(value: str | bytes | int) -> bytes:
@@ -27,10 +27,11 @@ def _read(name: str) -> bytes:
 class Script:
     """One Lua script. It is called by its SHA-1, and by its source where the server does not know it (any more)."""
 
-    __slots__ = ("_by_sha", "_by_source", "source")
+    __slots__ = ("_by_sha", "_by_source", "gives", "source")
 
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, gives: Callable[[Any], bool] | None = None) -> None:
         self.source = source
+        self.gives = gives  #: whether this answer leaves a lock to somebody, so that ``min_replicas`` have to have it
         sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
         self._by_source = bulk(b"EVAL") + bulk(source)
@@ -87,20 +88,35 @@ def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
     return pack_keys(index, *names)
 
 
-def _of_one_lock(name: str) -> Script:
+def _of_one_lock(name: str, gives: Callable[[Any], bool] | None = None) -> Script:
     source = _read("_lock") + _read(name)
-    for include in ("_queue", "_sharing"):
+    for include in ("_queue", "_state", "_sharing", "_join"):
         source = source.replace(b"-- include: %b\n" % include.encode(), _read(include))
-    return Script(source)
+    return Script(source, gives)
 
 
-ACQUIRE = _of_one_lock("acquire")
+def _gives(answer: Any) -> bool:
+    fence = answer[0] if type(answer) is list else answer
+    return type(fence) is int and fence > 0
+
+
+def _keeps(answer: Any) -> bool:
+    """What it leaves, a failover must not forget: a ticket, a record."""
+    return type(answer) is int and answer == 0
+
+
+def _extends(answer: Any) -> bool:
+    return type(answer) is list and 0 in answer
+
+
+ACQUIRE = _of_one_lock("acquire", _gives)
 RELEASE = _of_one_lock("release")
+FINISH = _of_one_lock("finish", _keeps)
 CANCEL = _of_one_lock("cancel")
 REVOKE = _of_one_lock("revoke")
-DETACH = _of_one_lock("detach")
-ATTACH = _of_one_lock("attach")
-EXTEND = Script(_read("extend"))
+DETACH = _of_one_lock("detach", _keeps)
+ATTACH = _of_one_lock("attach", _gives)
+EXTEND = Script(_read("extend"), _extends)
 INSPECT = Script(_read("inspect"))
 NAMES = Script(_read("names"))
 WAITERS = Script(_read("waiters"))

@@ -1,96 +1,8 @@
+-- include: _state
+
 -- What happens when a lock becomes free, and who waits for it.
 
-local GRACE = 15000   -- ms that a line outlives the next question of its waiters
-local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 local NUDGED = 4      -- processes that are told of a lease that was shortened
-
--- The index outlives its last use by half a day at least, and all that it lists.
-local function keep_index(ms)
-  if call('PTTL', INDEX) < ms + 43200000 then
-    call('PEXPIRE', INDEX, format('%d', ms + 86400000))
-  end
-end
-
--- For those who look: the lease ends in `ms`.
-local function list(ms)
-  call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
-  keep_index(ms)
-end
-
--- Answers for how long (ms) it lives now. `left`: what its PTTL has just been.
-local function live_at_least(key, ms, left)
-  left = left or call('PTTL', key)
-  if left >= tonumber(ms) then
-    return left
-  end
-  call('PEXPIRE', key, format('%d', ms))
-  return ms
-end
-
--- The next fence, of a lease of `ms`: the time, or more than every fence before.
-local function next_fence(now, ms)
-  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
-  -- By the fence: where the clock was set back, the mark must not move again without the floor. See acquire.lua.
-  local quarter = format('-%d', fence / QUARTER)
-  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, quarter, MARK, quarter, DOUBLE)
-  if added == 4 or tonumber(ms) > 60000 or fence > now then -- it is new; or has to last for long
-    -- Where the clock was set back, the floor is known until it has come there again.
-    keep_index(math.max(tonumber(ms), (fence - now) / 1000))
-  end
-  return fence
-end
-
--- include: _sharing
-
--- What is in N is none of ours: of a newer version, which says its format in front (see core/formats.py), or of a stranger.
-local function refuse(value)
-  for _, text in ipairs(type(value) == 'string' and {value} or redis.pcall('HKEYS', N)) do
-    local newer = string.match(text, '^distlock/(%d+)')
-    if newer then
-      error(format('-FORMAT %d %s', newer, N))
-    end
-  end
-  call('ZREM', INDEX, N)
-  error('-WRONGTYPE a key that is not a lock')
-end
-
--- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an
--- error, and is not listed.
-local function read(known)
-  local value = known or redis.pcall('GET', N)
-  if not value then
-    return nil
-  end
-  local lock = type(value) ~= 'string' and read_shares() or {}
-  if type(value) == 'string' then
-    lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder =
-      string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
-  end
-  if not lock.token then
-    refuse(value)
-  end
-  lock.fence = tonumber(lock.fence)
-  if lock.state == 'done' then
-    lock.holder, lock.record = string.match(lock.holder, '^(.*)\n(.*)$')
-  end
-  return lock
-end
-
-local function holds(lock)
-  return lock.state == 'held' or lock.state == 'contended' or lock.state == 'granted'
-end
-
-local function text(lock)
-  return format('%s %s %d %s %s %s', lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder)
-end
-
--- The lock with another token, state or holder, for `ms`. Its fence is kept. Never without a TTL: no time at all is one
--- millisecond, and SET says it itself, for PEXPIRE may have deleted the key.
-local function write(lock, ms)
-  local ttl = format('%d', math.max(1, ms))
-  call('PEXPIRE', N, ttl) -- a write that a full server allows: the next one is allowed after it
-  call('SET', N, text(lock), 'PX', ttl)
-end
 
 -- From now on somebody may wait for this lock: its release has to look.
 local function contend(lock)
@@ -100,66 +12,24 @@ local function contend(lock)
   end
 end
 
--- Free from now on. For `ms` a tombstone keeps the last owner's token; 0: without one.
-local function forget(lock, state, ms)
-  if ms > 0 then
-    lock.state = state
-    write(lock, ms)
-  else
-    call('DEL', N)
+-- Where the first waiter of a process stands; nil: nobody of it waits.
+local function place_of(process)
+  return call('ZRANGE', QUEUE .. ':' .. process, '0', '0', 'WITHSCORES')[2]
+end
+
+local function stand_at(place, process)
+  if call('ZADD', QUEUE, place, process) == 1 then
+    live_at_least(QUEUE, call('PTTL', QUEUE .. ':' .. process))
   end
 end
 
--- Who had it until now, as the next one's `before`: one, or several with a comma between them.
-local function as_before(lock)
-  local before = {}
-  for token, each in pairs(lock.shares or {[lock.token] = lock}) do
-    if is_free(each) then
-      before[#before + 1] = (each.state == 'revoked' and '!' or '') .. token
-    end
+-- A process stands where its first waiter does. Answers where; nil: nobody of it waits.
+local function set_place(process)
+  local place = place_of(process)
+  if place then
+    stand_at(place, process)
   end
-  return before[1] and table.concat(before, ',') or '-'
-end
-
-local function was_before(lock, token)
-  return string.find(',' .. lock.before .. ',', ',' .. token .. ',', 1, true)
-end
-
--- The lock becomes this token's for `ms`. Answers its fence.
-local function own(now, token, ms, state, before, holder)
-  local fence = next_fence(now, ms)
-  call('SET', N, format('%s %s %d %d %s %s', token, state, fence, now, before, holder), 'PX', ms)
-  return fence
-end
-
--- Why this token does not hold the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
-local function loss(lock, token)
-  if not lock then
-    return 1
-  elseif lock.shares then
-    local share = lock.shares[token]
-    return share and (holds(share) and 0 or share.state == 'revoked' and 3 or 1) or (admits(lock, token) and 1 or 2)
-  elseif lock.token == token then
-    return holds(lock) and 0 or lock.state == 'revoked' and 3 or 1
-  elseif was_before(lock, '!' .. token) then
-    return 3
-  end
-  return (lock.state == 'released' or lock.state == 'revoked') and 1 or 2
-end
-
--- A process stands where its first waiter does; nil: nobody of it waits. `had_lock`: it stood aside while it had the lock.
-local function set_place(process, had_lock)
-  local line = QUEUE .. ':' .. process
-  local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
-  if first[1] then
-    if had_lock then
-      call('ZREM', INDEX, N) -- a write that a full server allows: the next one is allowed after it
-    end
-    if call('ZADD', QUEUE, first[2], process) == 1 then
-      live_at_least(QUEUE, call('PTTL', line))
-    end
-  end
-  return first[1]
+  return place
 end
 
 local function leave(process, entry)
@@ -213,13 +83,13 @@ end
 
 -- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
 -- a new fence; then they are told. Nobody hears of a grant that was not made: who listens is asked before, and only of this
--- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is; `now`, nil: the
--- clock says. Answers the lock, free if nobody listens, and whether anybody stands in front of `entry`, who asks.
+-- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is. Answers the lock,
+-- free if nobody listens, and whether anybody stands in front of `entry`, who asks.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
 -- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well. One that shares the
 -- lock stands aside when its lease has ended so.
-local function hand_over(lock, now, before, known, entry)
+local function hand_over(lock, known, entry)
   local together = false
   while true do
     local process, more = unpack(call('ZRANGE', QUEUE, '0', '1'))
@@ -236,22 +106,23 @@ local function hand_over(lock, now, before, known, entry)
       return lock, others
     end
     local first = hears and call('ZPOPMIN', line)[1]
-    call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
+    call('ZREM', QUEUE, process) -- and what follows is allowed: see allow_writes
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
-      now, together = now or clock(), limit_of(token) > 1
+      together = limit_of(token) > 1
       known = known or (lock and lock.shares and not is_free(lock) and lock) or ((more or together) and call('PTTL', N))
       local fence
       if together then
-        lock, fence = join_shares(lock, now, token, expire, 'granted', holder)
+        lock, fence = join_shares(lock, token, expire, 'granted', holder)
         set_place(process)
       else
-        lock, fence = {state = 'granted'}, own(now, token, expire, 'granted', before, holder)
+        fence = own(lock, token, expire, 'granted', holder)
+        lock = {state = 'granted'}
         if known then
           nudge(known, tonumber(expire))
         end
       end
-      tell(process, token, format('%d', fence), format('%d', now))
+      tell(process, token, format('%d', fence), format('%d', clock()))
       if not together then
         return lock, true
       end
@@ -262,14 +133,18 @@ end
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
   lock.state = state
-  local before = as_before(lock)
   -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
-  if state == 'revoked' and not is_free(hand_over(lock, nil, before)) then
+  if state == 'revoked' and not is_free(hand_over(lock)) then
     return
   end
-  set_place(string.sub(lock.token, 1, 16), true)
-  if is_free(hand_over(lock, nil, before)) then
-    call('ZREM', INDEX, N) -- a lock that was handed over stays listed; and a write that a full server allows
+  local process = string.sub(lock.token, 1, 16)
+  local place = place_of(process)
+  if place then
+    allow_writes()
+    stand_at(place, process)
+  end
+  if is_free(hand_over(lock)) then
+    call('ZREM', INDEX, N) -- a lock that was handed over stays listed
     forget(lock, state, ms)
   end
 end
@@ -282,17 +157,49 @@ local function let_go_share(lock, token, state, ms)
     lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
   end
   keep_shares(lock)
+  local process = string.sub(token, 1, 16)
   if state ~= 'revoked' then
-    set_place(string.sub(token, 1, 16))
+    set_place(process)
   elseif share.state == 'granted' then -- and never heard of: its process hangs perhaps
-    call('ZREM', QUEUE, string.sub(token, 1, 16))
+    call('ZREM', QUEUE, process)
   end
-  local before = as_before(lock)
-  if ms == 0 then -- it leaves no tombstone that tells of it
-    before = before == '-' and token or before .. ',' .. token
-  end
-  lock = hand_over(lock, nil, before, known)
+  lock.gone = ms == 0 and token or nil
+  lock = hand_over(lock, known)
   if is_free(lock) then
     call('ZREM', INDEX, N)
   end
+end
+
+-- The owner has released, and the lock stays taken for `ms`: nobody has it, and those who wait may have known of more.
+local function cool_down(lock, token, ms)
+  if lock.shares then
+    local known, share = lock, lock.shares[token]
+    share.state, share.ends = 'cooldown', clock() + ms * 1000
+    lock = put(put(lock, token), token, share)
+    keep_shares(lock)
+    nudge(known, lock)
+  else
+    local known = call('PTTL', N)
+    lock.state = 'cooldown'
+    write(lock, ms)
+    list(ms)
+    set_place(string.sub(token, 1, 16))
+    nudge(known, ms)
+  end
+end
+
+-- A release of one that does not hold the lock: a copy of one that was done, or too late. Answers as a release does.
+local function told_late(lock, token, lost)
+  -- It may have been handed the lock, so that the others of its process stand aside: now it has said something.
+  allow_writes()
+  set_place(string.sub(token, 1, 16))
+  if is_free(lock) then
+    hand_over(lock)
+  end
+  local share = lock and lock.shares and lock.shares[token]
+  if share then
+    return share.state == 'revoked' and 3 or 0
+  end
+  local done = lock and (was_before(lock, token) or (lock.token == token and lock.state ~= 'revoked'))
+  return done and 0 or lost
 end

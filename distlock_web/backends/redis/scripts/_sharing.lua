@@ -71,7 +71,7 @@ local function put(lock, token, share)
   if share then
     call('HSET', N, token, format('%d %s %d %s %s', share.ends, share.state, share.fence, share.since, share.holder))
   else
-    call('HDEL', N, token) -- a write that a full server allows: what follows is allowed after it
+    call('HDEL', N, token) -- and what follows is allowed: see allow_writes
   end
   if lock.shares[token] then
     lock.shares[token] = share
@@ -100,7 +100,8 @@ local function keep_shares(lock)
 end
 
 -- The token holds it, too, from now on, for `ms`. Answers the lock and its fence.
-local function join_shares(lock, now, token, ms, state, holder)
+local function join_shares(lock, token, ms, state, holder)
+  local now = clock()
   if not (lock and lock.shares) then
     local alone = lock
     lock = shared({})

@@ -15,7 +15,7 @@ local share = lock and lock.shares and lock.shares[token]
 if share and holds(share) and (ARGV[5] == '0' or (share.state == 'granted' and share.fence == tonumber(ARGV[5]))) then
   let_go_share(lock, token, 'released', tonumber(ARGV[4]))
 elseif lock and lock.shares then
-  hand_over(lock, nil, '-') -- those behind it may fit beside the holders
+  hand_over(lock) -- those behind it may fit beside the holders
 end
 local undone = lock and lock.token == token and (holds(lock) or lock.state == 'transit')
 if undone and (ARGV[5] == '0' or (lock.state == 'granted' and lock.fence == tonumber(ARGV[5]))) then

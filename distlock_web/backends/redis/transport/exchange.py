@@ -1,4 +1,4 @@
-"""How scripts reach one server: one write, and the answers to it, the same for threads and for event loops."""
+"""How a script reaches one server, the same for threads and for event loops: one write, and the answer to it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
-from ....core.errors import DistLockError
-from ..scripts import Call, PackedKeys, Script, command
+from ..scripts import PackedKeys, Script
 from .address import RedisAddress
 from .errors import FAILURES, ErrorReply, as_error, translated
-from .replicas import GivesLock, TooFewReplicas, check_confirmed, wait_command
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
-
-#: In a cluster, in front of a question for a slot that is on its way to the node that is asked.
-_ASKING = command("ASKING")
 
 
 class Line(Protocol):
     """An open connection, for one exchange. What it raises is one of ``FAILURES``."""
 
+    async def ask(self, packed: bytes) -> Reply:
+        """Write this, and read its one answer: ``ErrorReply`` as a value if it is an error."""
+
     def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
         """Write this, which has so many answers, and behind it the WAIT that asks whether the replicas have it."""
 
     async def receive(self) -> Reply:
-        """The next answer, ``ErrorReply`` as a value if it is an error."""
+        """The next answer to what was sent."""
 
     async def confirmed(self) -> Reply:
         """The answer to the WAIT."""
@@ -44,105 +42,44 @@ class Lines(Protocol):
 
 class Exchange:
     def __init__(
-        self,
-        lines: Lines,
-        address: RedisAddress,
-        look: Callable[[], None],
-        moved: Callable[[], None],
-        asking: bool = False,
+        self, lines: Lines, address: RedisAddress, look: Callable[[], None], moved: Callable[[], None]
     ) -> None:
-        self._lines = lines
-        self._address = address
-        self._look = look  #: called where too few replicas answer: they may follow another master by now
-        self._moved = moved  #: called where it is not, or not yet, the server that takes writes
-        self._asking = asking
-
-    def asking(self) -> Exchange:
-        """The same for a slot that is on its way to this node: each question says that it knows so."""
-        return Exchange(self._lines, self._address, self._look, self._moved, asking=True)
+        self.lines = lines
+        self.address = address
+        self.look = look  #: called where too few replicas answer: they may follow another master by now
+        self.moved = moved  #: called where it is not, or not yet, the server that takes writes
 
     async def run(
-        self,
-        script: Script,
-        keys: PackedKeys,
-        args: tuple[str | int, ...] = (),
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-        opened: Callable[[], None] | None = None,
+        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
     ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
-
-        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
-        ``opened`` is called when there is a connection, before anything is sent: nothing is, if it raises.
-        """
-        (answer,) = await self.run_many(script, ((keys, args),), timeout, confirm, opened)
-        if isinstance(answer, DistLockError):
-            raise answer
-        return answer
-
-    async def run_many(
-        self,
-        script: Script,
-        calls: Sequence[Call],
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-        opened: Callable[[], None] | None = None,
-    ) -> list[Reply | DistLockError]:
-        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
-        wait = None if confirm is None else wait_command(self._address, timeout)
-        line = await self._lines.open(timeout)
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
+        line = await self.lines.open(timeout)
         try:
-            if opened is not None:
-                opened()
-            replies: list[Reply] = [None] * len(calls)
-            asked: Sequence[int] = range(len(calls))
-            by_source = -1  # the place of the one that tells the server what the script is
-            confirmed = None
-            while asked:
-                packed, unknown = [], []
-                for i in asked:
-                    if self._asking:
-                        packed.append(_ASKING)
-                    packed.append(script.call(*calls[i], by_source=i == by_source))
-                line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), wait)
-                for i in asked:
-                    if self._asking:
-                        await line.receive()
-                    replies[i] = await line.receive()
-                    if type(replies[i]) is ErrorReply and replies[i].no_script:  # a restart, a failover, SCRIPT FLUSH
-                        unknown.append(i)
-                if wait is not None:
-                    confirmed = await line.confirmed()
-                if not unknown or by_source >= 0:
-                    break
-                asked, by_source = unknown, unknown[0]
+            reply = await line.ask(script.call(keys, args))
+            if type(reply) is ErrorReply and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
+                reply = await line.ask(script.call(keys, args, by_source=True))
         except BaseException as error:
-            # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
-            line.fail(error)
-            if isinstance(error, FAILURES):
-                raise translated(error, self._address) from error
+            self._fail(line, error)
             raise
-        errors = []
-        for reply in replies:  # no comprehension: before Python 3.12 that is a call
-            if isinstance(reply, ErrorReply):
-                errors.append(reply)
-        given = confirm is not None and any(map(confirm, replies))
-        if given and isinstance(confirmed, ErrorReply):
-            errors.append(confirmed)
+        if type(reply) is ErrorReply:
+            self._end(line, [reply])
+            raise as_error(reply, self.address)
+        line.end(usable=True)
+        return reply
+
+    def _fail(self, line: Line, error: BaseException) -> None:
+        """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
+        line.fail(error)
+        if isinstance(error, FAILURES):
+            raise translated(error, self.address) from error
+
+    def _end(self, line: Line, errors: Sequence[ErrorReply]) -> None:
+        """The server has answered so. Raises what says that it is not the one that takes writes."""
         refusal = next(filter(_not_primary, errors), None)
         line.end(usable=refusal is None)
         if refusal is not None:
-            self._moved()
-            raise as_error(refusal, self._address)
-        if given:
-            try:
-                check_confirmed(confirmed, self._address)
-            except TooFewReplicas:
-                self._look()
-                raise
-        if errors:
-            return [as_error(reply, self._address) if isinstance(reply, ErrorReply) else reply for reply in replies]
-        return replies
+            self.moved()
+            raise as_error(refusal, self.address)
 
 
 _not_primary = attrgetter("not_primary")

@@ -44,20 +44,24 @@ class Connection(Pooled):
         wire = wire_of(self._connection, address.kwargs["socket_timeout"] / 2)
         self._write, self.read = wire.write, wire.read
 
-    def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
-        self._write(packed if wait is None else packed + wait)
-
-    async def receive(self) -> Reply:
+    async def ask(self, packed: bytes) -> Reply:
+        self._write(packed)
         try:
             return self.read(None if self.timeout is None else self.timeout / 2)
         except TIMEOUTS:
             return self._pool.read_in_doubt(self)
 
-    async def confirmed(self) -> Reply:
+    def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
+        self._write(packed if wait is None else packed + wait)
+
+    async def receive(self, *, held_up: bool = False) -> Reply:
         try:
             return self.read(None if self.timeout is None else self.timeout / 2)
         except TIMEOUTS:
-            return self._pool.read_in_doubt(self, held_up=True)
+            return self._pool.read_in_doubt(self, held_up)
+
+    async def confirmed(self) -> Reply:
+        return await self.receive(held_up=True)
 
     def fail(self, error: BaseException) -> None:
         self._pool.failed(self, error)

@@ -6,16 +6,12 @@ then, or its time is over, it answers how many have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from ....core.errors import BackendUnavailable
 from ..scripts import command
 from .address import RedisAddress
 from .errors import ErrorReply, as_error
-
-#: Says of a script's answer whether it gives somebody a lock, so that the replicas have to have it.
-GivesLock: TypeAlias = Callable[[Any], bool]
 
 
 class TooFewReplicas(BackendUnavailable):

@@ -15,6 +15,7 @@ from .address import RedisAddress, is_fake
 from .exchange import Exchange, Lines
 from .listener import Listener
 from .loop_connection import LoopConnection
+from .pipeline import Pipeline
 from .pool import ConnectionPool, ping
 
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
@@ -49,7 +50,8 @@ class Server:
         address.follow(self._moved)
 
     def _over(self, lines: Lines) -> Exchange:
-        return Exchange(lines, self.address, self.outage.look, self._moved)
+        kind = Pipeline if self.address.min_replicas else Exchange
+        return kind(lines, self.address, self.outage.look, self._moved)
 
     def threads(self) -> Exchange:
         return self._threads

@@ -33,6 +33,10 @@ class StreamTurn:
         self._answers: deque[asyncio.Future[Reply]] = deque()
         self._confirmation: asyncio.Future[Reply]
 
+    async def ask(self, packed: bytes) -> Reply:
+        (answer,) = self._stream.ask(packed, 1)
+        return await answer
+
     def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
         self._answers.extend(self._stream.ask(packed, answers))
         if wait is not None:

@@ -1,0 +1,61 @@
+-- Who may join the queue, and where it stands then.
+
+local GRACE = 15000   -- ms that a line outlives the next question of its waiters
+
+-- Whether a process stands in the queue and listens. Else it has most likely died: it would stay there until the lock is
+-- handed over, and each question would go through it. As there, its line stays: its next waiter that asks restores its place.
+local function stands(process)
+  if listens(process) then
+    return true
+  end
+  call('ZREM', QUEUE, process)
+end
+
+-- Whether `most` others wait. Those of processes that no longer listen do not count: most likely they have died, and
+-- whoever is refused for their sake would never have its turn. Nor is anybody refused the place that it has.
+local function is_full(lock, process, entry, place, most)
+  local line = QUEUE .. ':' .. process
+  if tonumber(place) or call('ZSCORE', line, entry) then
+    return false
+  end
+  local count, seen = call('ZCARD', line), {[process] = true}
+  local processes = call('ZRANGE', QUEUE, '0', '-1')
+  table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
+  for _, other in ipairs(processes) do
+    if not seen[other] and stands(other) then
+      count = count + call('ZCARD', QUEUE .. ':' .. other)
+    end
+    seen[other] = true
+  end
+  return count >= most
+end
+
+-- The entry stands in the line of its process, at `place` unless it has one. It may sleep for `recheck` ms as far as the
+-- lock is concerned. Answers for how long it may as far as the queue is, and its place.
+local function join_queue(process, entry, place, recheck)
+  local line = QUEUE .. ':' .. process
+  if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
+    place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
+  end
+  -- A key that was just made has no TTL: then nobody else is in it.
+  local line_left = call('PTTL', line)
+  local behind = line_left < 0 and 0 or call('ZRANK', line, entry)
+  if behind == 0 then
+    call('ZADD', QUEUE, format('%d', place), process) -- a process stands where its first waiter does
+  elseif not call('ZSCORE', QUEUE, process) then
+    set_place(process)
+  end
+  -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
+  -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
+  local queue_left = call('PTTL', QUEUE)
+  local ahead = (queue_left < 0 and 0 or call('ZRANK', QUEUE, process)) + behind
+  recheck = recheck + math.min(ahead, 1000)
+  live_at_least(QUEUE, live_at_least(line, recheck + GRACE, line_left), queue_left)
+  -- So that a third of them, at most, has died: whoever makes them more comes behind others.
+  for _, other in ipairs(ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}) do
+    if other ~= process then
+      stands(other)
+    end
+  end
+  return recheck, place
+end
