@@ -14,7 +14,7 @@ import pytest
 
 from distlock_web.backends.redis import scripts
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
-from distlock_web.backends.redis.scripts import Script, bulk, command, extend_keys, pack_keys, queue_of
+from distlock_web.backends.redis.scripts.calls import Script, bulk, command, extend_keys, pack_keys, queue_of
 from distlock_web.core.runtime import Token
 from tests.support.clock_shift import compiled_shim
 from tests.support.simulation import compared

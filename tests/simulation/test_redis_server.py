@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from distlock_web.backends.redis import scripts
-from distlock_web.backends.redis.scripts import Script, command, extend_keys, lock_keys, pack_keys, queue_of
+from distlock_web.backends.redis.scripts.calls import Script, command, extend_keys, lock_keys, pack_keys, queue_of
 from tests.support.clock_shift import compiled_shim
 from tests.support.simulation.compared import (
     EPOCH,

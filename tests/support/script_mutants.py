@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from distlock_web.backends.redis.scripts import Script
+from distlock_web.backends.redis.scripts.calls import Script
 from distlock_web.core.backend import Busy, Granted
 from distlock_web.core.runtime import new_token
 from distlock_web.testing.contract import StoreContract

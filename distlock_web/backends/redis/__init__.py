@@ -7,7 +7,8 @@ from ...core.config import StoreConfig
 from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, drive
 from .diagnose import diagnose
-from .port import OneIndex, RedisPort
+from .port import RedisPort
+from .scripts.calls import OneIndex
 from .sentinel import OPTIONS, sentinel_address
 from .transport.address import address
 from .transport.server import Server

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo
+from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, NotSent
-from ...core.runtime import Runtime, Token, now
-from .listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
-from .scripts import (
-    ACQUIRE,
-    ATTACH,
-    CANCEL,
-    DETACH,
-    DONE,
-    EXTEND,
-    FINISH,
-    INSPECT,
-    NAMES,
-    RELEASE,
-    REVOKE,
-    WAITERS,
-    Call,
-    PackedKeys,
-    Script,
-    done_keys,
-    extend_keys,
-    lock_keys,
-    pack_keys,
-    queue_of,
-)
+from ...core.runtime import Runtime, now
+from .listing import Listing
+from .scripts import ACQUIRE, ATTACH, CANCEL, DETACH, EXTEND, FINISH, RELEASE
+from .scripts.calls import Call, Keys, PackedKeys, Script, done_keys, extend_keys
 from .transport.exchange import Exchange, Reply
 from .transport.pipeline import Pipeline
 from .transport.replicas import TooFewReplicas
@@ -45,46 +25,15 @@ RECHECK_MARGIN = 0.002
 TOMBSTONE_MS = 5000
 
 
-class Keys(Protocol):
-    """Which keys the scripts of a store are called with."""
-
-    def index_of(self, name: str) -> str:
-        """The key of the index that lists this lock."""
-
-    def of(self, name: str, joining: Token | None = None) -> PackedKeys:
-        """Of a script on one lock; with those that it may make where this token joins the queue."""
-
-    def done_of(self, name: str) -> str:
-        """The key of the index that lists this lock when it is done."""
-
-
-class OneIndex:
-    """All locks are listed in one index."""
-
-    def __init__(self, prefix: str) -> None:
-        self.index = f"{prefix}~held"  #: no lock's name has a '~' there: keys.py escapes it
-        self.done = f"{prefix}~done"
-
-    def index_of(self, name: str) -> str:
-        return self.index
-
-    def of(self, name: str, joining: Token | None = None) -> PackedKeys:
-        return lock_keys(name, self.index)
-
-    def done_of(self, name: str) -> str:
-        return self.done
-
-
-class RedisPort(Port):
+class RedisPort(Listing):
     """The verbs at one server, for callers of one kind."""
 
-    __slots__ = ("_exchange", "_keys", "_listener", "_server", "confirms", "runtime")
+    __slots__ = ("_listener", "_server", "confirms", "runtime")
 
     def __init__(self, server: Server, exchange: Exchange, runtime: Runtime, keys: Keys) -> None:
+        super().__init__(exchange, keys)
         self.runtime = runtime
         self._server = server
-        self._exchange = exchange
-        self._keys = keys
         self._listener = server.listener
         self.confirms = server.address.min_replicas > 0  #: a lock counts only when they have it
 
@@ -114,7 +63,7 @@ class RedisPort(Port):
             server.postpone(claim)
         return answer.busy
 
-    async def _ask(self, claim: Claim, asked: bool, join: bool = False, place: int | None = None) -> Granted | Refused:
+    async def _ask(self, claim: Claim, asked: bool, join: bool = False, place: int | None = None) -> Granted | Taken:
         """``asked``: it may stand in the queue. The script's way for a free lock is for those that surely do not."""
         args: tuple[str | int, ...] = (
             claim.token, _ms(claim.expire), int(join), claim.holder, int(asked), place or "",
@@ -254,54 +203,8 @@ class RedisPort(Port):
         fence = await self._exchange.run(ATTACH, self._keys.of(claim.name), args)
         return Granted(fence, since) if fence else None
 
-    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        if names is None:
-            _, names = await self.names()
-        held: list[LockInfo] = []
-        for first in range(0, len(names), BATCH):
-            some = names[first : first + BATCH]
-            held += infos(some, await self._exchange.run(INSPECT, inspected(some)))
-        return held
 
-    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        total, found = await self.names_in(self._keys.index_of(""), limit)
-        return total, [name for name, _ in found]
-
-    async def names_in(self, index: str, limit: int | None) -> tuple[int, list[tuple[str, float]]]:
-        """How many this index lists, and the first of them, with the µs at which their leases end."""
-        total, found = 0, dict[str, float]()  # one that is renewed meanwhile comes twice
-        end, known = "", 0
-        while limit is None or len(found) < limit:
-            total, *part = await self._exchange.run(NAMES, pack_keys(index), (end, known, NAMES_BATCH))
-            found.update(ends(part))
-            if len(part) < 2 * NAMES_BATCH:
-                break
-            last = part[-1].decode()
-            known = part[1::2].count(part[-1]) + (known if last == end else 0)
-            end = last
-        return total, list(found.items())[:limit]
-
-    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
-        answer = await self._exchange.run(WAITERS, pack_keys(name, queue_of(name)), (limit,))
-        found = sorted(zip(map(float, answer[1::2]), answer[::2], strict=True))
-        return [WaiterInfo(holder.decode("utf-8", "replace"), place / 1_000_000) for place, holder in found[:limit]]
-
-    async def done(self, limit: int) -> list[LockInfo]:
-        found = await self.done_in(self._keys.done_of(""), 2 * limit)
-        return newest(await self.inspect([name for _, name in found]), limit)
-
-    async def done_in(self, index: str, limit: int) -> list[tuple[float, str]]:
-        """What this index lists, the newest in front, with the µs at which it was done. Some of it may have ended."""
-        return moments(await self._exchange.run(DONE, pack_keys(index), (limit,)))
-
-    async def revoke(self, name: str, fence: int) -> bool:
-        return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 0)))
-
-    async def forget(self, name: str, fence: int) -> bool:
-        return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 1)))
-
-
-class Refused(NamedTuple):
+class Taken(NamedTuple):
     """What ACQUIRE says of a lock that is somebody else's."""
 
     busy: Busy
@@ -309,7 +212,7 @@ class Refused(NamedTuple):
     unheard: bool  #: nobody hears us on its server
 
 
-def parse_acquire(answer: Any, since: float) -> Granted | Refused:
+def parse_acquire(answer: Any, since: float) -> Granted | Taken:
     """The four forms that the answer of ACQUIRE has."""
     if type(answer) is int:  # ours, by the way of a lock that was free: the fence is the server's time
         return Granted(answer, since)
@@ -320,7 +223,7 @@ def parse_acquire(answer: Any, since: float) -> Granted | Refused:
     record = done[0].decode() if done else None
     who, held_for = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
     busy = Busy(recheck_after / 1000, remaining / 1000, place or None, who, held_for, record)
-    return Refused(busy, server_time_us, bool(unheard))
+    return Taken(busy, server_time_us, bool(unheard))
 
 
 def extension(claims: Sequence[Claim], keys: Keys) -> tuple[PackedKeys, tuple[str | int, ...]]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive, now
-from ..redis.scripts import PackedKeys, Script
+from ..redis.scripts.calls import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
 from ..redis.transport.pipeline import Pipeline
 from .node import Node, WrongQuorum, no_vote

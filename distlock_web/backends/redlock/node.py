@@ -18,7 +18,7 @@ from ...core.backend import Claim
 from ...core.config import StoreConfig
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive
-from ..redis.scripts import PackedKeys, pack_keys
+from ..redis.scripts.calls import PackedKeys, pack_keys
 from ..redis.transport.address import address
 from ..redis.transport.pool import ConnectionPool
 from ..redis.transport.server import Server

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ..redis.scripts import Script
+from ..redis.scripts.calls import Script
 from .asking import Args, Enough, Question, ask_in_tasks, ask_in_thread, every_answer, unavailable
 from .node import APART_US, FORGOT, OTHER, Forgot, Node, WrongQuorum, no_vote, stored_quorum
 from .scripts import FOUND

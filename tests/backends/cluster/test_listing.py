@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distlock_web import lock
-from distlock_web.backends.redis import port as redis_port
+from distlock_web.backends.redis import listing
 from distlock_web.backends.redis.cluster import port as cluster_port
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
 from distlock_web.core.backend import Claim, Granted, retry_once
@@ -47,7 +47,7 @@ async def test_all_locks_of_the_cluster_are_shown(harness: Harness) -> None:
 
 @pytest.mark.usefixtures("cluster_store")
 def test_many_locks_in_one_slot_are_listed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (redis_port, cluster_port):
+    for module in (listing, cluster_port):
         monkeypatch.setattr(module, "NAMES_BATCH", 3)
         monkeypatch.setattr(module, "BATCH", 2)
     neighbours = (name for name in map("disLock:n{}".format, count()) if slot_of(name) == 7)

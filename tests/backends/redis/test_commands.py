@@ -17,6 +17,7 @@ import redis
 
 from distlock_web import LockBusy
 from distlock_web.backends.redis import scripts
+from distlock_web.backends.redis.scripts.calls import Script
 from distlock_web.core.backend import Claim
 from distlock_web.core.runtime import new_token
 from distlock_web.locks.lease import scope_of
@@ -28,7 +29,7 @@ FROZEN = Path(__file__).with_name("commands.txt")
 SCRIPTS = {
     hashlib.sha1(script.source, usedforsecurity=False).hexdigest(): name.lower()
     for name, script in vars(scripts).items()
-    if isinstance(script, scripts.Script)
+    if isinstance(script, Script)
 }
 
 

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from distlock_web import configure, lock
-from distlock_web.backends.redis.scripts import ACQUIRE, RELEASE, Script, command, lock_keys
+from distlock_web.backends.redis.scripts import ACQUIRE, RELEASE
+from distlock_web.backends.redis.scripts.calls import Script, command, lock_keys
 from distlock_web.backends.redis.transport.listener import Listener
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now

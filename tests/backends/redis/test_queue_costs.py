@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from distlock_web import lock
-from distlock_web.backends.redis.scripts import ACQUIRE, lock_keys
+from distlock_web.backends.redis.scripts import ACQUIRE
+from distlock_web.backends.redis.scripts.calls import lock_keys
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token

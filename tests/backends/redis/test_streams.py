@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, lock
-from distlock_web.backends.redis.scripts import NAMES, pack_keys
+from distlock_web.backends.redis.scripts import NAMES
+from distlock_web.backends.redis.scripts.calls import pack_keys
 from distlock_web.backends.redis.transport.loop_connection import LoopConnection
 from distlock_web.backends.redis.transport.pipeline import Pipeline
 from distlock_web.backends.redis.transport.stream import Stream

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from distlock_web import configure, lock
-from distlock_web.backends.redis.scripts import command
+from distlock_web.backends.redis.scripts.calls import command
 from distlock_web.backends.redis.transport.driver import plain_socket_of
 from distlock_web.backends.redis.transport.errors import TIMEOUTS, ErrorReply
 from distlock_web.backends.redis.transport.wire import wire_of

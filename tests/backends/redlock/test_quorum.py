@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy, configure, lock
-from distlock_web.backends.redis.scripts import Script
+from distlock_web.backends.redis.scripts.calls import Script
 from distlock_web.backends.redlock.asking import Question
 from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.quorum import Quorum

@@ -15,6 +15,7 @@ from zlib import crc32
 import redis
 
 from distlock_web.backends.redis import scripts
+from distlock_web.backends.redis.scripts.calls import Script
 from distlock_web.backends.redlock import scripts as quorum_scripts
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.cluster import MASTERS, Cluster, ClusterNode
@@ -31,13 +32,13 @@ def _known() -> dict[bytes, str]:
     found = {}
     for module in (scripts, quorum_scripts):
         for name, script in vars(module).items():
-            if isinstance(script, scripts.Script):
+            if isinstance(script, Script):
                 front = "q-" if module is quorum_scripts else ""
                 found[_sha(script)] = found[script.source] = front + name.lower()
     return found
 
 
-def _sha(script: scripts.Script) -> bytes:
+def _sha(script: Script) -> bytes:
     match = re.search(rb"[0-9a-f]{40}", script._by_sha)
     assert match is not None
     return match.group()

@@ -11,7 +11,7 @@ import re
 import socket
 from typing import Protocol, Self
 
-from distlock_web.backends.redis.scripts import command
+from distlock_web.backends.redis.scripts.calls import command
 from tests.support.clock_shift import ShiftedRedis
 
 from .redis_server import Hash, RedisServer

@@ -18,7 +18,8 @@ from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
 from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
 from ..port import RedisPort, extension, losses
-from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
+from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES
+from ..scripts.calls import Call, Script, pack_keys
 from ..transport.exchange import Exchange, Reply
 from ..transport.pipeline import Pipeline
 from ..transport.server import Server

@@ -8,7 +8,7 @@ from itertools import product
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from ....core.runtime import Token
-from ..scripts import PackedKeys, lock_keys
+from ..scripts.calls import PackedKeys, lock_keys
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
-from ..scripts import PackedKeys, Script
+from ..scripts.calls import PackedKeys, Script
 from .address import RedisAddress
 from .errors import FAILURES, ErrorReply, as_error, translated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....core.errors import DistLockError
-from ..scripts import Call, PackedKeys, Script, command
+from ..scripts.calls import Call, PackedKeys, Script, command
 from .address import RedisAddress
 from .errors import ErrorReply, as_error
 from .exchange import Exchange, Lines, Reply

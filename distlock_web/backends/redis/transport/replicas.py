@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.errors import BackendUnavailable
-from ..scripts import command
+from ..scripts.calls import command
 from .address import RedisAddress
 from .errors import ErrorReply, as_error
 

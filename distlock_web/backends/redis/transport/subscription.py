@@ -6,7 +6,7 @@ import threading
 from typing import Any, NamedTuple
 
 from ....core.runtime import now
-from ..scripts import command
+from ..scripts.calls import command
 from .address import RedisAddress
 from .errors import TIMEOUTS, ErrorReply
 from .exchange import Reply

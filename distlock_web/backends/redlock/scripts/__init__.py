@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from ...redis.scripts import Script
+from ...redis.scripts.calls import Script
 
 
 def _read(name: str) -> bytes:
