@@ -67,7 +67,7 @@ PUBLIC = (
 )
 
 #: Classes of one name in two files: the same thing, once for each framework. Nothing may be added.
-NAMED_TWICE = {"Answered", "DistLock", "LeaseRow", "RequestIDMiddleware", "_LockSignal"}
+NAMED_TWICE = {"Answered", "DistLock", "RequestIDMiddleware", "_LockSignal"}
 
 #: How many floors a part may have, where a module stands above all of its part that it imports.
 FLOORS = {"locks": 9}

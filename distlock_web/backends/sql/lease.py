@@ -34,7 +34,7 @@ def microseconds(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
-class LeaseRow:
+class LockedRow:
     """What is known of one name. Changed here, and written by :meth:`save`."""
 
     def __init__(self, transaction: Transaction, name: str, found: Any, asking: str = "") -> None:
@@ -61,7 +61,7 @@ class LeaseRow:
         self._granted: list[str] = []  #: who was handed it, and stands in the queue still
 
     @classmethod
-    def lock(cls, transaction: Transaction, name: str, asking: str = "") -> LeaseRow:
+    def lock(cls, transaction: Transaction, name: str, asking: str = "") -> LockedRow:
         """The row, which nobody else changes until the transaction ends. There may be none yet."""
         found = transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first()
         return cls(transaction, name, found, asking)
@@ -106,19 +106,19 @@ class LeaseRow:
         return self._shares
 
     @property
-    def owners(self) -> Sequence[LeaseRow | Share]:
+    def owners(self) -> Sequence[LockedRow | Share]:
         """Those that have the lock: the row itself tells of one that is alone."""
         if self.state == SEVERAL:
             return self.shares.holding
         return [self] if self.taken else []
 
-    def owner(self, token: Token) -> LeaseRow | Share | None:
+    def owner(self, token: Token) -> LockedRow | Share | None:
         """What this token has, or had until it was taken from it."""
         if token.limit > 1:
             return self.shares.get(token)
         return self if self.taken and self.token == token else None
 
-    def held_by(self, token: Token) -> LeaseRow | Share | None:
+    def held_by(self, token: Token) -> LockedRow | Share | None:
         owner = self.owner(token)
         return owner if owner is not None and owner.state in ("held", "granted") else None
 
@@ -172,7 +172,7 @@ class LeaseRow:
         if holding:
             self.expires_at, self.holder, self.since = holding[-1].expires_at, holding[0].holder, holding[0].since
 
-    def confirm(self, owner: LeaseRow | Share, expire: float) -> None:
+    def confirm(self, owner: LockedRow | Share, expire: float) -> None:
         """It has asked: it knows that it is an owner, and has a full lease again."""
         owner.state = "held"
         owner.expires_at = max(owner.expires_at, self.now + microseconds(expire))
@@ -230,7 +230,7 @@ class LeaseRow:
         if self.queued:
             self.hand_over()
 
-    def revoke(self, owner: LeaseRow | Share) -> None:
+    def revoke(self, owner: LockedRow | Share) -> None:
         """It is taken from its owner."""
         if owner is self:
             self.revoked, self.token, self.state = owner.token, "", ""
@@ -246,7 +246,7 @@ class LeaseRow:
             return token == self.released or self.owner(token) is not None
         return token in (self.released, self.revoked) and self.expires_at > self.now
 
-    def cool_down(self, owner: LeaseRow | Share, seconds: float) -> None:
+    def cool_down(self, owner: LockedRow | Share, seconds: float) -> None:
         """It stays taken for so long, and nobody has it."""
         owner.state = "cooldown"
         if owner is self:
@@ -372,14 +372,14 @@ class LeaseRow:
             self._transaction.run(self._transaction.tables.leave, {"whose": token})
 
 
-def lock_rows(transaction: Transaction, claims: Sequence[Claim], wait: bool) -> dict[str, LeaseRow]:
+def lock_rows(transaction: Transaction, claims: Sequence[Claim], wait: bool) -> dict[str, LockedRow]:
     """The rows of these claims, by name. Without ``wait`` a row that others keep locked is left out, as a new one."""
     askers = {claim.name: claim.token for claim in claims}
     by_key = {key_of(name): name for name in askers}
     tables = transaction.tables
     found = transaction.run(tables.lock_many if wait else tables.lock_many_free, {"keys": sorted(by_key)}).all()
     known = {by_key[row.name_key]: row for row in found}
-    rows = {name: LeaseRow(transaction, name, known.get(name), token) for name, token in askers.items()}
+    rows = {name: LockedRow(transaction, name, known.get(name), token) for name, token in askers.items()}
     for row in rows.values():
         row.now = min((other.now for other in found), default=0)  # one moment: a clock may be read for each row
     return rows

@@ -13,7 +13,7 @@ from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import DICE, Token, now
 from ...kit.outage import Outage
 from .database import Database, Locked, NoConnectionFree, Transaction, Unopened, in_transaction
-from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
+from .lease import GRACE, LockedRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
 from .tables import MICROSECONDS, key_of
@@ -64,7 +64,7 @@ class SQLVerbs:
 
         def work(transaction: Transaction) -> Granted | Busy:
             nonlocal new
-            row = LeaseRow.lock(transaction, claim.name, claim.token)
+            row = LockedRow.lock(transaction, claim.name, claim.token)
             new = row.new
             if row.new:
                 row.read_clock()
@@ -144,7 +144,7 @@ class SQLVerbs:
 
     def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
-            row = LeaseRow.lock(transaction, claim.name, claim.token)
+            row = LockedRow.lock(transaction, claim.name, claim.token)
             if row.new:  # or this claim's own transaction is not committed yet: to make it waits for that one's end
                 row.read_clock()
                 row.expires_at = row.now
@@ -212,7 +212,7 @@ class SQLVerbs:
             return None
 
         def work(transaction: Transaction) -> Loss | None:
-            return release(LeaseRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
+            return release(LockedRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
 
         try:
             return self._run_for_holder(work)
@@ -223,7 +223,7 @@ class SQLVerbs:
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:
-            row = LeaseRow.lock(transaction, claim.name, claim.token)
+            row = LockedRow.lock(transaction, claim.name, claim.token)
             if row.taken and row.token == transit:
                 return None
             if not row.held_by(claim.token):
@@ -241,7 +241,7 @@ class SQLVerbs:
         since = now()
 
         def work(transaction: Transaction) -> Granted | None:
-            row = LeaseRow.lock(transaction, claim.name, claim.token)
+            row = LockedRow.lock(transaction, claim.name, claim.token)
             if row.held_by(claim.token):  # a second copy; it may have been extended since
                 row.confirm(row, claim.expire)
             elif row.taken and row.token == transit and row.state == "transit":
@@ -288,7 +288,7 @@ class SQLVerbs:
 
     def _end(self, name: str, fence: int, *, done: bool) -> bool:
         def work(transaction: Transaction) -> bool:
-            row = LeaseRow.lock(transaction, name)
+            row = LockedRow.lock(transaction, name)
             owner = next((owner for owner in row.owners if owner.fence == fence), None)
             if owner is None or (row.state == "done") is not done:
                 row.save()  # who was found dead on the way leaves the queue once
@@ -308,7 +308,7 @@ class SQLVerbs:
             return self._reserve.run(work, timeout)
 
 
-def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
+def _take(row: LockedRow, claim: Claim, since: float) -> Granted | None:
     """The lock, if it is free and this claim's turn, or this claim's already."""
     owner = row.held_by(claim.token)
     if owner is not None:
@@ -323,7 +323,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     return None if owner is None else Granted(owner.fence, since)
 
 
-def release(row: LeaseRow, token: Token, cooldown: float, record: str | None) -> Loss | None:
+def release(row: LockedRow, token: Token, cooldown: float, record: str | None) -> Loss | None:
     owner = row.held_by(token)
     if owner is None:
         known = row.owner(token)
@@ -344,7 +344,7 @@ def release(row: LeaseRow, token: Token, cooldown: float, record: str | None) ->
     return None
 
 
-def _wait(row: LeaseRow, claim: Claim, join: bool, place: int | None) -> Busy:
+def _wait(row: LockedRow, claim: Claim, join: bool, place: int | None) -> Busy:
     record, remaining = row.record if row.taken else None, row.remaining(claim.token)
     if record is not None:
         row.leave(claim.token)
