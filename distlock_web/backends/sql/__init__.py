@@ -18,7 +18,7 @@ from .callers import Borrowed, is_at
 from .database import Database, NoAnswer, NoConnectionFree, Transaction
 from .diagnose import diagnose
 from .dialects import PostgreSQL, SQLite
-from .lease import NOBODY, microseconds
+from .locked_row import NOBODY, microseconds
 from .news import Poller, PostgresListener
 from .schema import TABLES
 from .tables import Tables, key_of

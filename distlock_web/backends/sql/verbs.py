@@ -13,7 +13,7 @@ from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import DICE, Token, now
 from ...kit.outage import Outage
 from .database import Database, Locked, NoConnectionFree, Transaction, Unopened, in_transaction
-from .lease import GRACE, LockedRow, as_info, lock_rows, microseconds, purge, purge_ended
+from .locked_row import GRACE, LockedRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
 from .tables import MICROSECONDS, key_of

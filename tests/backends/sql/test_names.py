@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from distlock_web import configure, lock
-from distlock_web.backends.sql.lease import purge
+from distlock_web.backends.sql.locked_row import purge
 from distlock_web.backends.sql.tables import from_ascii, key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.runtime import drive, new_token

@@ -37,7 +37,7 @@ def test_who_sleeps_for_a_lease_that_has_grown_is_not_taken_for_dead(
     port: Port, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them asked for all, and the others slept on: none of them was handed the lock any more."""
-    monkeypatch.setattr("distlock_web.backends.sql.lease.GRACE", 400_000)
+    monkeypatch.setattr("distlock_web.backends.sql.locked_row.GRACE", 400_000)
     holder = unrelated("a", expire=4.0)
     waiting = []
     for number in range(1, 4):

@@ -41,7 +41,7 @@ def waiting() -> int:
 def test_a_writer_that_died_in_the_queue_keeps_out_no_reader_for_long(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distlock_web.backends.sql.lease.GRACE", 300_000)
+    monkeypatch.setattr("distlock_web.backends.sql.locked_row.GRACE", 300_000)
     unrelated("a", shared=True, expire=LONG)
     drive(port.acquire(claim(1, expire=0.5), None))  # and never asks again
     assert isinstance(drive(port.acquire(claim(), 0)), Busy)
