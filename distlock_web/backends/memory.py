@@ -107,10 +107,8 @@ class MemoryBackend(Backend):
 
     def __init__(self, config: StoreConfig) -> None:
         if config.location not in ("", "memory://"):
-            where, shown = f"DISTLOCK[{config.alias!r}]", without_credentials(config.location)
-            raise ConfigurationError(
-                f'{where}["LOCATION"] is {shown!r}; locks in memory are nowhere else: leave it out.'
-            )
+            setting, shown = config.setting("LOCATION"), without_credentials(config.location)
+            raise ConfigurationError(f"{setting} is {shown!r}; locks in memory are nowhere else: leave it out.")
         self._table = _Table()
         self._sync_port = MemoryPort(self._table, THREADS)
         self._async_port = MemoryPort(self._table, TASKS)

@@ -23,8 +23,8 @@ from .setting import (
     check_mapping,
     check_prefix,
     check_seconds,
-    check_seconds_or_none,
     check_text,
+    check_wait,
     shown,
     table,
     unknown_name,
@@ -87,7 +87,7 @@ SETTINGS = table(
         "what all names begin with. [Two projects on one server](which-store.md#two-projects-on-one-server) need two",
     ),
     Setting("EXPIRE", check_seconds, 10.0, "default of the option `expire`"),
-    Setting("WAIT", partial(check_seconds_or_none, zero=True), 0.0, "default of the option `wait`"),
+    Setting("WAIT", check_wait, 0.0, "default of the option `wait`"),
     Setting("RENEW", check_flag, False, "default of the option `renew`"),
     Setting("ON_BUSY", ON_BUSY.read, "raise", "default of the option `on_busy`, also as the dotted path of a callable"),
     Setting("ON_LOST", ON_LOST.read, "raise", "default of the option `on_lost`, also as the dotted path of a callable"),
@@ -140,25 +140,29 @@ class StoreConfig:
 
     def read_options(self, rows: Settings) -> dict[str, Any]:
         """The value of each of a store's rows, checked, or its default. ``ConfigurationError`` for any other name."""
-        check_known(self.options, rows, f'{self.where}["OPTIONS"] has')
+        check_known(self.options, rows, f"{self.setting('OPTIONS')} has")
         return {
             name: row.check(self.options[name], self.option(name)) if name in self.options else row.default
             for name, row in rows.items()
         }
 
-    def option(self, name: str) -> str:
-        """What one of ``OPTIONS`` is called in messages."""
-        return f'{self.where}["OPTIONS"][{name!r}]'
-
-    def wrong_location(self, right: str) -> ConfigurationError:
-        """The error for a ``LOCATION`` that the backend cannot use; ``right`` says what it has to be."""
-        shown = without_credentials(self.location)
-        return ConfigurationError(f'{self.where}["LOCATION"] is {shown!r}; it has to be {right}.')
-
     @property
     def where(self) -> str:
         """What the store is called in messages."""
         return f"DISTLOCK[{self.alias!r}]"
+
+    def setting(self, name: str) -> str:
+        """What one of its settings is called there."""
+        return f'{self.where}["{name}"]'
+
+    def option(self, name: str) -> str:
+        """What one of its ``OPTIONS`` is called there."""
+        return f"{self.setting('OPTIONS')}[{name!r}]"
+
+    def wrong_location(self, right: str) -> ConfigurationError:
+        """The error for a ``LOCATION`` that the backend cannot use; ``right`` says what it has to be."""
+        shown = without_credentials(self.location)
+        return ConfigurationError(f"{self.setting('LOCATION')} is {shown!r}; it has to be {right}.")
 
     @property
     def path(self) -> str:
@@ -187,7 +191,7 @@ def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
     for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
         if name and setting not in resources:
             raise ConfigurationError(
-                f"DISTLOCK[{config.alias!r}] has {setting}, which names a {setting.lower()} of Django, but this is no "
+                f"{config.where} has {setting}, which names a {setting.lower()} of Django, but this is no "
                 f"Django project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
             )
         if name:

@@ -27,25 +27,24 @@ def load(config: StoreConfig) -> Backend:
         raise _unimportable(config, error) from error
     if Backend not in getattr(backend_class, "__mro__", ()):
         raise ConfigurationError(
-            f'DISTLOCK[{config.alias!r}]["BACKEND"]: {config.path} is no store: its class has to inherit '
+            f"{config.setting('BACKEND')}: {config.path} is no store: its class has to inherit "
             f"distlock_web.core.backend.Backend."
         )
     for setting in config.given:
         if setting not in backend_class.settings:
             raise ConfigurationError(
-                f"DISTLOCK[{config.alias!r}] has {setting}, which the backend {config.backend!r} does not use: "
-                f"leave it out."
+                f"{config.where} has {setting}, which the backend {config.backend!r} does not use: leave it out."
             )
     try:
         backend: Backend = backend_class(config)
     except ImportError as error:  # what not every address of such a store needs is imported here
         raise _unimportable(config, error) from error
-    check_seconds(config.expire, f'DISTLOCK[{config.alias!r}]["EXPIRE"]', minimum=backend.capabilities.min_expire)
+    check_seconds(config.expire, config.setting("EXPIRE"), minimum=backend.capabilities.min_expire)
     return backend
 
 
 def _unimportable(config: StoreConfig, error: Exception) -> ConfigurationError:
-    where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
+    where = config.setting("BACKEND")
     if config.path != config.backend and (why := _of_driver(error)):
         return ConfigurationError(f'{where} is {config.backend!r}, {why}: pip install "distlock_web[{config.extra}]".')
     return ConfigurationError(

@@ -41,8 +41,8 @@ def host_and_port(given: str, default: int) -> tuple[str, int] | None:
         return None
     if not parts.hostname or parts.netloc != given or "@" in given or given.endswith(":") or port == 0:
         return None
-    host = given if port is None else given.rpartition(":")[0]
-    return host.removeprefix("[").removesuffix("]"), default if port is None else port
+    host = (given if port is None else given.rpartition(":")[0]).removeprefix("[").removesuffix("]")
+    return None if "]" in host else (host, default if port is None else port)
 
 
 def without_credentials(location: str) -> str:

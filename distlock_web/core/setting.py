@@ -112,9 +112,9 @@ def check_timeout(given: Duration) -> float:
     return given if isinstance(given, (int, float)) else check_seconds(given, "timeout", zero=True)
 
 
-def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
-    """The same where None has a meaning of its own."""
-    return None if given is None else check_seconds(given, setting, zero=zero, or_none=", or None")
+def check_wait(given: object, setting: str) -> float | None:
+    """How long to queue; None: for ever."""
+    return None if given is None else check_seconds(given, setting, zero=True, or_none=", or None")
 
 
 def check_text(given: object, setting: str) -> str:

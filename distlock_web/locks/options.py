@@ -24,7 +24,7 @@ from ..core.setting import (
     check_known,
     check_prefix,
     check_seconds,
-    check_seconds_or_none,
+    check_wait,
     refuse_coroutine,
     table,
 )
@@ -68,7 +68,7 @@ def _of_store(option: str, check: Callable[[Any, str], Any], meaning: str) -> Se
 OPTIONS = table(
     _of_store("prefix", check_prefix, "in front of every key"),
     _of_store("expire", check_seconds, "how long the lock lives if it is not released"),
-    _of_store("wait", partial(check_seconds_or_none, zero=True), "how long to queue; 0: not at all; `None`: for ever"),
+    _of_store("wait", check_wait, "how long to queue; 0: not at all; `None`: for ever"),
     Setting(
         "max_waiters", check_count, None,
         "how many may queue; the next caller is [refused at once](how.md#a-queue-with-an-end)", "no limit",

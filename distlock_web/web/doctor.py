@@ -37,13 +37,13 @@ def _settings(store: Store) -> Iterator[Finding]:
         yield Finding(
             "DL008", "info", f"PREFIX is not set, so names begin with {usual!r}, as in every other project.",
             "Two projects on one server would share the locks of one name, and the answers of once.",
-            f'DISTLOCK[{store.alias!r}]["PREFIX"]: a name of this project, such as "shop:".',
+            f"{store.config.setting('PREFIX')}: a name of this project, such as 'shop:'.",
         )  # fmt: skip
     if store.config.backend == "memory":
         yield Finding(
             "DL003", "warning", "The locks are kept in memory.",
             "They exclude nobody in other processes: another worker can take the same lock.",
-            f'DISTLOCK[{store.alias!r}]["LOCATION"]: a store that all processes share.',
+            f"{store.config.setting('LOCATION')}: a store that all processes share.",
         )  # fmt: skip
 
 

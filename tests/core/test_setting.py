@@ -128,6 +128,6 @@ def test_messages_name_no_option_that_there_is_not() -> None:
 
 
 def test_messages_name_no_setting_that_there_is_not() -> None:
-    said = re.compile(r"""(?:DISTLOCK\[[^]]*\]|where\})\["([A-Z_]+)"\]""")
+    said = re.compile(r"""(?:where\}\[|setting\()["']([A-Z_]+)["']""")
     named = {name for path in FILES for name in said.findall(path.read_text("utf-8"))}
-    assert {"LOCATION", "OPTIONS", "PREFIX"} <= named <= {*SETTINGS}
+    assert {"LOCATION", "OPTIONS", "PREFIX"} <= named <= {*SETTINGS, *PROJECT_SETTINGS}

@@ -31,7 +31,7 @@ class RedlockBackend(Backend):
         self._restart_delay, self._expire = delay, config.expire
         self.capabilities = replace(type(self).capabilities, max_expire=delay or float("inf"))
         self._nodes = [Node(node) for node in nodes]
-        self._check(f"DISTLOCK[{config.alias!r}]")
+        self._check(config.where)
         members = ",".join(sorted(node.member for node in self._nodes))
         for node in self._nodes:
             node.who = f"{node.member};{members};{delay:g}"

@@ -1,0 +1,41 @@
+"""The hosts of a ``LOCATION``, read in one place; what stands in front of the last ``@`` is never a part of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from distlock_web.core.location import host_and_port, split_location, without_credentials
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("h", ("h", 7)),
+        ("Some-Host.example:65535", ("Some-Host.example", 65535)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("[::1]", ("::1", 7)),
+        ("[fe80::1]:26379", ("fe80::1", 26379)),
+        *[
+            (wrong, None)
+            for wrong in ("", ":5", "h:", "h:0", "h:65536", "h:x", "h:-1", "h:1:2", "::1", "[::1", "[::1]x")
+        ],
+        *[(wrong, None) for wrong in ("u@h", "u:p@h:1", "h/x", "h?x", "h#x")],
+    ],
+)
+def test_a_host_may_have_a_port(given: str, found: tuple[str, int] | None) -> None:
+    assert host_and_port(given, 7) == found
+
+
+def test_a_location_has_hosts_a_path_and_a_query() -> None:
+    found = split_location("redis+sentinel://u:p%40@a,b:2,[::1]:3/name/0?x=1&y=2")
+    assert found == ("redis+sentinel", "u:p%40@", ["a", "b:2", "[::1]:3"], "name/0", "x=1&y=2")
+    assert found.of_host("b:2", "redis", "0") == "redis://u:p%40@b:2/0?x=1&y=2"
+    assert split_location("zookeeper://a").of_host("a", "zookeeper", "") == "zookeeper://a/"
+
+
+@pytest.mark.parametrize("password", ["secret", "se@cret", "a,b", "a:1", "se#cret"])
+def test_a_password_is_never_a_part_of_a_host(password: str) -> None:
+    """Also where it should have been percent-encoded: messages name hosts."""
+    location = f"redlock://user:{password}@a:1,b:2/0"
+    assert split_location(location).hosts == ["a:1", "b:2"]
+    assert without_credentials(location) == "redlock://***@a:1,b:2/0"
