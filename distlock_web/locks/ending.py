@@ -100,10 +100,10 @@ def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False)
         raise
 
 
-async def abort(scope: Scope, error: BaseException) -> None:
+async def abort(scope: Scope, error: BaseException, *, success: bool = False) -> None:
     """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
     chain.exit_block(scope)
-    await _leave_nothing(scope, error)
+    await _leave_nothing(scope, error, success=success)
 
 
 async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = False) -> None:

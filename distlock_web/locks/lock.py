@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 from ..core.backend import retry_once
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
-from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
+from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
 from ..core.setting import Duration, shown
 from . import ending, engine
 from .call_site import call_site, known_sites
@@ -127,14 +127,14 @@ class Lock:
             scope = chain.find_block(self, sys._getframe(1), kind is GeneratorExit)
             if scope is not None:
                 chain.exit_block(scope)
-                ending.end_now(scope, error)
+                drive(ending.end(scope, error, THREADS))  # not end_now, whose guard is the one below
         except DistLockError:
             raise
         except BaseException as interruption:
             if scope is None:
                 scope = chain.find_block(self, sys._getframe(1), kind is GeneratorExit)
             if scope is not None:
-                drive(ending.abort(scope, interruption))
+                drive(ending.abort(scope, interruption, success=error is None))
             raise
 
     async def __aenter__(self) -> Lease:
