@@ -204,7 +204,7 @@ def test_whatever_is_asked_first_makes_the_tables(no_tables: dict[str, Any], ver
         "revoke": lambda: drive(port.revoke("disLock:a", 1)),
         "cancel": lambda: drive(port.cancel(mine)),
         # What is asked where a claim did not get to its row.
-        "look": lambda: store.sync_port()._done.__self__._look(mine, 0),
+        "look": lambda: store.sync_port()._verbs._look(mine, 0),
     }
     assert not ask[verb]()
     assert drive(port.inspect()) == []
