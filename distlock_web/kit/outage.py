@@ -139,18 +139,29 @@ class Outage:
         answer is there, or it is ``until``. ``usual``: the seconds that an answer may take, if the request had all of
         them: then a server that has answered neither is silent. None: it had fewer, which says nothing of the server.
         """
-        if comes(max(0.001, (until - now()) / 2)):
-            return False
-        asked = self.ask()
-        while (left := until - now()) > 0:
+        return not comes(max(0.001, (until - now()) / 2)) and self.overtakes_late(comes, until, usual)
+
+    def overtakes_late(
+        self, comes: Callable[[float], bool], until: float, usual: float | None, held_up: bool = False
+    ) -> bool:
+        """The same for a request that half of its time has been waited for.
+
+        ``held_up``: others than the server may keep the answer back, so it is waited for to the end.
+        """
+        asked, answered = self.ask(), False
+        while (left := until - now()) > 0 and (held_up or not answered):
             answered = self.answered(asked)  # before the next look: what was sent first is answered first
             if comes(min(left, POLL)):
                 return False
-            if answered:
-                return True
         if usual is not None and not self.answered(asked):
             self.begin(TimeoutError(f"no answer within {usual:g} s"))
-        return False
+        return answered
+
+    async def in_vain(self, error: BaseException, within: float, runtime: Runtime, asked: float | None = None) -> None:
+        """No connection could be opened in its whole time. The server is silent, unless it answers on another one,
+        ``within`` so many seconds from when it was ``asked``; None: it is asked now."""
+        if not await self.answers(self.ask() if asked is None else asked, within, runtime):
+            self.begin(error)
 
     # Do this when it is back --------------------------------------------------------------------------------------
 

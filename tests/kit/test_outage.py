@@ -573,6 +573,39 @@ def test_an_answer_that_comes_late_is_one(unanswered: tuple[Outage, threading.Ev
     assert not watched.overtakes(comes, now() + LONG, LONG)
 
 
+def test_an_answer_that_others_hold_up_is_waited_for_to_the_end(unanswered: tuple[Outage, threading.Event]) -> None:
+    """The server answers on a fresh connection, and what is late is what its replicas say."""
+    watched, answering = unanswered
+    answering.set()
+    looks: list[bool] = []
+
+    def comes(seconds: float) -> bool:
+        eventually(lambda: watched.answered(watched._asked), "the other answer is there", SOON)
+        looks.append(True)
+        return len(looks) == 5
+
+    assert not watched.overtakes_late(comes, now() + LONG, LONG, held_up=True)
+    assert len(looks) == 5
+    looks.clear()
+    assert watched.overtakes_late(comes, now() + LONG, LONG)
+    assert len(looks) == 2, "after the one that found the other answer there"
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["asked now", "asked before"])
+@pytest.mark.parametrize("answers", [False, True], ids=["silent", "answers"])
+def test_where_no_connection_opens_a_fresh_one_decides(
+    unanswered: tuple[Outage, threading.Event], answers: bool, earlier: bool
+) -> None:
+    watched, answering = unanswered
+    if answers:
+        answering.set()
+    asked = watched.ask() if earlier else None
+    drive(watched.in_vain(IN_VAIN, SOON if answers else 0.1, THREADS, asked))
+    assert watched.silent is not answers
+    if earlier:
+        assert watched._asked == asked, "it is not asked once more"
+
+
 def test_what_cannot_be_done_now_is_done_when_the_server_answers(unanswered: tuple[Outage, threading.Event]) -> None:
     watched, answering = unanswered
     done: list[bool] = []

@@ -54,9 +54,8 @@ class LoopConnection:
         try:
             connection = await self._address.aconnect()
         except TIMEOUTS as error:
-            moment = asked[0] if asked else self._outage.ask()
-            if not await self._outage.answers(moment, timeout / 2, TASKS):
-                self._outage.begin(error)  # else it was our event loop that was late
+            # Where it answers it was our event loop that was late.
+            await self._outage.in_vain(error, timeout / 2, TASKS, asked[0] if asked else None)
             raise
         finally:
             timer.cancel()

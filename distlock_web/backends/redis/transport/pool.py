@@ -19,14 +19,11 @@ from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Reply
 from .wire import wire_of
 
-#: Seconds between two looks of a thread in doubt, whether its own answer is there, or somebody else's.
-LOOK = 0.02
-
 
 class Connection(Pooled):
     """One connection of a thread, for one exchange at a time. What it raises is one of ``FAILURES``."""
 
-    __slots__ = ("_connection", "_write", "asked", "read", "timeout")
+    __slots__ = ("_connection", "_write", "judged", "read", "timeout")
 
     _pool: ConnectionPool
 
@@ -36,7 +33,7 @@ class Connection(Pooled):
         self._write: Callable[[bytes], None]
         self.read: Callable[[float | None], Reply]  #: the next answer: see ``Wire``; its limit is half of the time-out
         self.timeout: float | None = None  #: seconds for each answer; None: the address's
-        self.asked: float | None = None  #: when the server was asked on another one: this one is in doubt
+        self.judged = False  #: it is known whether the server answers on another one
 
     def open(self, timeout: float | None) -> None:
         address = self._pool.address
@@ -49,7 +46,7 @@ class Connection(Pooled):
         try:
             return self.read(None if self.timeout is None else self.timeout / 2)
         except TIMEOUTS:
-            return self._pool.read_in_doubt(self)
+            return self._pool.read_late(self)
 
     def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
         self._write(packed if wait is None else packed + wait)
@@ -58,7 +55,7 @@ class Connection(Pooled):
         try:
             return self.read(None if self.timeout is None else self.timeout / 2)
         except TIMEOUTS:
-            return self._pool.read_in_doubt(self, held_up)
+            return self._pool.read_late(self, held_up)
 
     async def confirmed(self) -> Reply:
         return await self.receive(held_up=True)
@@ -120,43 +117,40 @@ class ConnectionPool(Pool[Connection]):
                 f"(OPTIONS: max_connections; pool_timeout, now {self.address.pool_timeout:g} s)."
             ) from None
         except FAILURES as failure:
-            self._waited_in_vain(timeout, None, failure)
+            self._in_vain(timeout, failure)
             raise translated(failure, self.address) from failure
 
     def failed(self, connection: Connection, error: BaseException) -> None:
         """Its answers will not be read. If it broke, those that are idle have most likely broken, too."""
         self.discard(connection)
         if isinstance(error, FAILURES):
-            self._waited_in_vain(connection.timeout, connection.asked, error)
+            if not connection.judged:
+                self._in_vain(connection.timeout, error)
             self.drop_idle()  # the second try must not meet the next of them
 
-    def _waited_in_vain(self, timeout: float | None, asked: float | None, error: BaseException) -> None:
-        """The server is silent, unless it answers on another connection, or was given less time than it has."""
+    def _in_vain(self, timeout: float | None, error: BaseException) -> None:
+        """To connect has timed out, or redis-py's own PING (health_check_interval), or to write."""
         most = self.address.kwargs["socket_timeout"]
-        if not isinstance(error, TIMEOUTS) or (timeout is not None and timeout < most):
-            return
-        if asked is None:  # to connect has timed out, or redis-py's own PING (health_check_interval)
-            asked = self._outage.ask()
-            drive(self._outage.answers(asked, most / 2, THREADS))
-        if not self._outage.answered(asked):
-            self._outage.begin(error)
+        if isinstance(error, TIMEOUTS) and (timeout is None or timeout >= most):  # else it says nothing of the server
+            drive(self._outage.in_vain(error, most / 2, THREADS))
 
-    def read_in_doubt(self, connection: Connection, held_up: bool = False) -> Reply:
-        """Half of the time is over. If the server answers on another connection and not on this one, this is dead.
+    def read_late(self, connection: Connection, held_up: bool = False) -> Reply:
+        """Half of the time is over. ``held_up``: replicas may hold up the answer."""
+        most = self.address.kwargs["socket_timeout"]
+        seconds = connection.timeout or most
+        replies: list[Reply] = []
 
-        ``held_up``: replicas may hold up the answer.
-        """
-        asked = connection.asked = self._outage.ask()
-        until = asked + (connection.timeout or self.address.kwargs["socket_timeout"]) / 2
-        answered = False
-        while (left := until - now()) > 0 and (held_up or not answered):
-            answered = self._outage.answered(asked)  # before it is read once more: what was sent first comes first
+        def comes(within: float) -> bool:
             try:
-                reply = connection.read(min(left, LOOK))
+                replies.append(connection.read(within))
             except TIMEOUTS:
-                continue
-            connection.asked = None
-            return reply
-        if self._outage.answered(asked):
+                return False
+            return True
+
+        dead = self._outage.overtakes_late(comes, now() + seconds / 2, most if seconds >= most else None, held_up)
+        if replies:
+            return replies[0]
+        connection.judged = True
+        if dead:
             raise ConnectionError("this connection was dead; on another one the server answers")
-        raise TimeoutError(f"no answer within {2 * (until - asked):g} s")
+        raise TimeoutError(f"no answer within {seconds:g} s")
