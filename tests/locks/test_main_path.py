@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 import threading
 from collections import Counter
@@ -101,9 +102,13 @@ def length(file: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def alone(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the frameworks that other tests have loaded."""
+def alone(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the frameworks that other tests have loaded, and the garbage that they have left: its stores close."""
     monkeypatch.setattr(integrations, "installed", integrations.Installed())
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def way_of_a_free_lock() -> Way:

@@ -35,7 +35,7 @@ from distlock_web import (
 from distlock_web import celery as celery_of_ours
 from distlock_web.celery import unique
 from distlock_web.core.registry import registry
-from distlock_web.locks import ending
+from distlock_web.locks import handover
 from distlock_web.testing import expire_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import unrelated
@@ -216,7 +216,7 @@ def test_a_retry_inside_of_a_nested_block_takes_it_along(
 
     unique(report).delay()
     if fails:
-        monkeypatch.setattr(ending, "detach", refuse)
+        monkeypatch.setattr(handover, "detach", refuse)
     assert mailbox.next().run()[0] == "RETRY"
     assert states() == ({} if fails else {"disLock:report": "transit"})
     assert mailbox.next().run() == ("SUCCESS", 1)
