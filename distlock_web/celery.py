@@ -315,7 +315,7 @@ class CeleryRun:
 
         One that is lost is not: its end says so, in the error.
         """
-        return scope is self._scope and scope.alive and scope.lost_hold() is None
+        return scope is self._scope and scope.alive and all(hold.state != "lost" for hold in scope.holds)
 
     def hand_on(self, headers: dict[str, Any]) -> None:
         """The task is sent again, with these headers: the lock goes along."""

@@ -65,8 +65,11 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
             await _leave_nothing(scope, failure, success=error is None)
         note_unreleased(scope, failure, error)
-    lost = scope.lost_hold()
-    loss = scope.gone if lost is None else lost.lost_error
+    loss = scope.gone
+    for hold in scope.holds:
+        if hold.state == "lost":
+            loss = hold.lost_error
+            break
     if loss is not None:
         if by_hand:
             raise loss()

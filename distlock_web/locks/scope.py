@@ -134,13 +134,6 @@ class Scope:
         if not self.alive:  # let through without a lock, and forked
             raise self.over_error()
 
-    def lost_hold(self) -> Hold | None:
-        """One of its locks that is lost, if any is."""
-        for hold in self.holds:
-            if hold.state == "lost":
-                return hold
-        return None
-
     def outlive(self, hold: Hold) -> None:
         """The block around it has ended, in whose hold it was: it holds nothing any more, nor does what is inside."""
         if self._open:
