@@ -34,7 +34,7 @@ from .asked import (
     whole_body,
 )
 from .framework import Given, RefusedRequest, WebIntegration, is_hidden_view, is_view
-from .kept_answers import REPLAYED, keep
+from .kept_answers import MAX_KEPT, REPLAYED, keep
 from .request_ids import RequestScope, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure
@@ -93,7 +93,8 @@ class Request:
         self._read: list[bytes] = []
         self._length = 0
         self._ahead: deque[Message] = deque()
-        self._begun = self._ended = self._lost = False
+        self._begun = self._ended = self._gone = self._lost = False
+        self._reading = asyncio.Lock()
 
     @property
     def media_type(self) -> str:
@@ -103,7 +104,8 @@ class Request:
 
     async def receive(self) -> Message:
         """What the app gets: first what was read ahead of it."""
-        return self._ahead.popleft() if self._ahead else await self._next()
+        async with self._reading:  # a framework may read at the same time as body() does: each chunk in its order
+            return self._ahead.popleft() if self._ahead else await self._next()
 
     async def _next(self) -> Message:
         message = await self._receive()
@@ -118,6 +120,8 @@ class Request:
                 self._read.append(chunk)
             else:
                 self._read.clear()
+        else:
+            self._gone = True
         return message
 
     async def body(self) -> bytes | int:
@@ -132,9 +136,10 @@ class Request:
         ):
             return b""  # there is none
         while not self._ended and self._length <= MAX_COMPARED:
-            message = await self._next()
-            self._ahead.append(message)
-            if message["type"] != "http.request":
+            async with self._reading:
+                if not self._ended and not self._gone:  # else the app has read it meanwhile
+                    self._ahead.append(await self._next())
+            if self._gone and not self._ended:
                 raise KeyUnavailable("The client has gone before its request was whole.")
         if self._length > MAX_COMPARED:
             raise KeyUnavailable(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
@@ -301,6 +306,8 @@ class AnswerMiddleware:
         # request, such as its endpoint and its user, it writes to this one.
         request.scope = scope
         start: Message | None = None
+        pieces: list[Message] = []
+        held = bytearray()
 
         async def record(message: Message) -> None:
             nonlocal start
@@ -311,14 +318,21 @@ class AnswerMiddleware:
             elif start is None:
                 await send(message)  # early hints
             else:
-                is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+                pieces.append({**message})
+                body: bytes | None = None
+                if message["type"] == "http.response.body":
+                    held.extend(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        body = bytes(held)
+                    elif len(held) <= MAX_KEPT:
+                        return  # some frameworks send every answer in pieces
                 headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
-                body = message.get("body", b"") if is_whole else None
                 while request.unrecorded:
                     await request.unrecorded[0].record(start["status"], headers, body)
                     del request.unrecorded[0]
                 await send(start)
-                await send(message)
+                for each in pieces:
+                    await send(each)
 
         try:
             await self._app(scope, receive, record)

@@ -588,3 +588,51 @@ async def test_what_is_sent_before_an_answer_goes_its_way(app: FastAPI) -> None:
         locations = [dict(sent[at]["headers"]).get(b"location") for at in (1, 3)]
         assert locations == [None if start == "none" else b"/7"] * 2
         assert [sent[at]["status"] for at in (1, 3)] == [201, 201]
+
+
+class InPieces(Response):
+    """As Quart and others send each answer."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        for at in range(0, len(self.body), 3000):
+            piece = bytes(self.body[at : at + 3000])
+            if piece == BREAKS * 3000:
+                raise ValueError("the framework's own")
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+BREAKS = b"!"
+
+
+@pytest.mark.parametrize("length", [0, 1, 6000, MAX_KEPT, MAX_KEPT + 1, 10 * MAX_KEPT])
+async def test_an_answer_that_is_sent_in_pieces_is_kept_as_a_whole(app: FastAPI, length: int) -> None:
+    body = bytes(ord("a") + at % 26 for at in range(length))
+
+    @app.post("/pay")
+    @once(key=KEY, keep=60)
+    async def pay() -> Any:
+        runs.append("paid")
+        return InPieces(body)
+
+    runs.clear()
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, second.status_code, runs) == (200, 200, ["paid"])
+    assert first.content == body
+    assert second.content == body if length <= MAX_KEPT else second.text.startswith("This has been done.")
+    assert second.headers["idempotency-replayed"] == "true"
+
+
+async def test_one_that_breaks_off_is_done_again(app: FastAPI) -> None:
+    bodies = [b"a" * 3000 + BREAKS * 3000, b"whole"]
+
+    @app.post("/pay")
+    @once(key=KEY, keep=60)
+    async def pay() -> Any:
+        return InPieces(bodies.pop(0))
+
+    async with client_of(app) as client:
+        first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, second.status_code, second.content) == (500, 200, b"whole")
