@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import Bound, Origin, acceptable, bind_origin, unbind_origin
 from . import hooks
 from .key_templates import qualified_name
-from .reentry.chain import Chain, swap_scopes
+from .reentry.chain import OUTSIDE, Chain, swap_scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +40,35 @@ def request_scope(request_id: str | None = None, path: str = "") -> RequestConte
     return RequestContext(request_id, path)
 
 
+class Outer(NamedTuple):
+    """What entering a request has bound to the running context, and the chain that was there before."""
+
+    bound: Bound
+    scopes: Chain
+
+
+class RequestBounds:
+    """One request: while it is entered its origin is bound, and only its own locks count as those of the running code.
+
+    A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
+    """
+
+    __slots__ = ("_origin", "_scopes")
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._scopes: Chain = OUTSIDE
+
+    def enter(self) -> Outer:
+        """Begin or go on with the request. :meth:`leave` wants what this returns."""
+        return Outer(bind_origin(self._origin), swap_scopes(self._scopes))
+
+    def leave(self, outer: Outer) -> None:
+        """Put back what was bound before: threads are used again, and one application may call another."""
+        if unbind_origin(outer.bound):
+            self._scopes = swap_scopes(outer.scopes)
+
+
 class RequestContext(AbstractContextManager[str]):
     """What ``request_scope`` gives: a ``with`` block, or a decorator."""
 
@@ -48,21 +77,20 @@ class RequestContext(AbstractContextManager[str]):
     def __init__(self, request_id: str | None, path: str) -> None:
         self._request_id = request_id
         self._path = path
-        self._entered: tuple[Bound, Chain] | None = None  #: ours, and the chain before it
+        self._entered: tuple[RequestBounds, Outer] | None = None
 
     def __enter__(self) -> str:
         if self._entered is not None:
             raise ConfigurationError("This request_scope is entered already: write request_scope(...) for each block.")
         origin = Origin.new(self._request_id, self._path)
-        self._entered = bind_origin(origin), swap_scopes()
+        bounds = RequestBounds(origin)
+        self._entered = bounds, bounds.enter()
         return origin.request_id
 
     def __exit__(self, *error: object) -> None:
-        if self._entered is None:
-            return
-        (bound, outer_scopes), self._entered = self._entered, None
-        if unbind_origin(bound):
-            swap_scopes(outer_scopes)
+        if self._entered is not None:
+            (bounds, outer), self._entered = self._entered, None
+            bounds.leave(outer)
 
     def __call__(self, function: F) -> F:
         """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""

@@ -6,21 +6,18 @@ import re
 from collections.abc import Callable
 from functools import cache, partial
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import (
     PROXY_HEADER,
-    Bound,
     Origin,
     acceptable,
-    bind_origin,
     current_origin,
-    unbind_origin,
     words_of_user,
 )
 from ..core.setting import check_plain
-from ..locks.reentry.chain import OUTSIDE, Chain, swap_scopes
+from ..locks.request_context import RequestBounds
 from .neighbours import named_in_context, usable
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
@@ -64,24 +61,16 @@ def user_hook(given: Any, setting: str) -> Callable[[Any], object] | None:
     return check_plain(found, setting)  # type: ignore[no-any-return]
 
 
-class Outer(NamedTuple):
-    """What entering a request has bound to the running context, and the chain that was there before."""
+class RequestScope(RequestBounds):
+    """One request, of whose header we know: entered by the middleware, and each time that the framework goes on.
 
-    bound: Bound
-    scopes: Chain
-
-
-class RequestScope:
-    """One request: while it is entered its id is bound, and only its own locks count as those of the running code.
-
-    A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
     ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs, or is a
     function that does, asked for each lock; where the framework tells that later, :func:`note_route`. ``header`` is
     what our header says, ``proxy`` what the proxy's does. ``named`` asks what other code has called the request where
     the framework keeps such things; it may not raise.
     """
 
-    __slots__ = ("_origin", "_scopes")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -94,12 +83,10 @@ class RequestScope:
     ) -> None:
         own = header if header is not None and acceptable(header) else None
         proxy = usable(proxy) if own is None else None
-        self._origin = origin = Origin.new(
-            own or proxy, path, None if user is None else cache(partial(words_of_user, user))
-        )
+        origin = Origin.new(own or proxy, path, None if user is None else cache(partial(words_of_user, user)))
         origin.is_named = proxy is not None
         origin.named = partial(_name_of_neighbour, named, origin.request_id)
-        self._scopes: Chain = OUTSIDE
+        super().__init__(origin)
 
     @property
     def request_id(self) -> str:
@@ -116,15 +103,6 @@ class RequestScope:
         request_id = self.request_id
         self._origin.named = None
         return request_id
-
-    def enter(self) -> Outer:
-        """Begin or go on with the request. :meth:`leave` wants what this returns."""
-        return Outer(bind_origin(self._origin), swap_scopes(self._scopes))
-
-    def leave(self, outer: Outer) -> None:
-        """Put back what was bound before: threads are used again, and one application may call another."""
-        if unbind_origin(outer.bound):
-            self._scopes = swap_scopes(outer.scopes)
 
 
 def _name_of_neighbour(named: Callable[[], object] | None, made: str) -> str | None:
