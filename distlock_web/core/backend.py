@@ -89,7 +89,7 @@ class Claim(NamedTuple):
     token: Token
     expire: float
     holder: str = ""  #: who holds it, for people: what ``HolderInfo.current`` made
-    #: It joins the queue only where fewer wait; None: however many. Whoever stands in the queue keeps the place.
+    #: It joins the queue only where fewer wait; None: however many. A claim that stands in the queue keeps its place.
     max_waiters: int | None = None
     #: Of ``once``: a record may be there that the lock itself does not tell of, for it was written within a transaction
     #: of its caller's, whose release never came.
@@ -104,7 +104,7 @@ class Granted(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Somebody else's. Asking again before ``recheck_after`` seconds cannot help, unless the store wakes us."""
+    """It is another's. Asking again before ``recheck_after`` seconds cannot help, unless the store wakes us."""
 
     recheck_after: float  #: always positive
     remaining: float  #: what is left of the holder's lease
@@ -117,7 +117,7 @@ class Busy(NamedTuple):
 
     @property
     def final(self) -> bool:
-        """Whoever is told so has no place in the queue, and does not wait for one."""
+        """The caller has no place in the queue, and does not wait for one."""
         return self.full or self.record is not None
 
 
@@ -154,7 +154,7 @@ class Port(Protocol):
 
     @abstractmethod
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue.
+        """Take the lock if it is free and its queue empty. Otherwise, where ``wait`` is not 0, join the queue.
 
         Where ``claim.max_waiters`` wait already, ``Busy`` is ``full``. It is judged in the step that joins the queue:
         of two that ask at once for the last place, one gets it.
@@ -194,7 +194,7 @@ class Port(Protocol):
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip.
 
-        False: nobody holds it under this fence, or it is done already.
+        False: it is not held under this fence, or it is done already.
         """
 
     # What a port may offer beside: what it inherits says that it does not. -------------------------------------------
@@ -334,12 +334,12 @@ class Backend(Protocol):
 
     @property
     def one_writer(self) -> bool:
-        """Whoever writes in that database excludes all others until the end of the transaction: while the caller's has
+        """A writer in that database excludes all others until the end of the transaction: while the caller's has
         written, no lease can be extended there, nor taken by anybody."""
         return False
 
     def is_at(self, address: DatabaseAddress) -> bool:
-        """Whether it is in this database. If not, nobody asks for the two that follow."""
+        """Whether it is in this database. If not, the two that follow are not asked for."""
         return False
 
     def begin_within(self, transaction: CallersTransaction) -> None:

@@ -85,7 +85,7 @@ class Store:
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
-        backend = self._backend or self.backend  # whoever takes a lock, or ends a scope, has had the process checked
+        backend = self._backend or self.backend  # taking a lock, or ending a scope, has checked the process
         return backend.async_port() if runtime is TASKS else backend.sync_port()
 
     def renewal_port(self) -> Port:
@@ -142,7 +142,7 @@ class Registry:
             raise ConfigurationError(unknown_name("DISTLOCK has no store", alias, tuple(self.stores))) from None
 
     def close(self) -> None:
-        """Close all stores. One that fails, perhaps somebody's own, keeps none of the others open."""
+        """Close all stores. One that fails, perhaps a user's own, keeps none of the others open."""
         for store in self.stores.values():
             try:
                 store.close()
@@ -174,7 +174,7 @@ def configure_url(url: str, url_from: str) -> Registry:
     try:
         registry = Registry({"default": {"LOCATION": url}})
         _ = registry.store("default").backend  # which looks at the rest of the URL, and connects to nothing
-    except ConfigurationError as error:  # it names a DISTLOCK that nobody has written
+    except ConfigurationError as error:  # it names a DISTLOCK that was not written
         raise ConfigurationError(re.sub(r"""DISTLOCK\['default'](\["\w+"])?""", url_from, str(error))) from error
     _replace(registry)
     return registry

@@ -189,7 +189,7 @@ def is_async(function: object) -> bool:
 
 
 def check_plain(given: Any, setting: str) -> Any:
-    """What is called where nobody can await what it gives. ``ConfigurationError`` if it is asynchronous."""
+    """What is called where what it gives cannot be awaited. ``ConfigurationError`` if it is asynchronous."""
     if is_async(given):
         raise ConfigurationError(
             f"{setting} is {given!r}, a coroutine function; it has to be a plain function, because nobody would await "
@@ -199,7 +199,7 @@ def check_plain(given: Any, setting: str) -> Any:
 
 
 def refuse_coroutine(made: object, message: str) -> None:
-    """``ConfigurationError`` if what a plain function was called for is a coroutine, which nobody would await."""
+    """``ConfigurationError`` if what a plain function was called for is a coroutine, which would not be awaited."""
     if inspect.iscoroutine(made):
         made.close()
         raise ConfigurationError(message)
@@ -213,7 +213,7 @@ class Policy(NamedTuple):
     """What is to be done then: one of these words, or a callable."""
 
     words: tuple[str, ...]
-    plain: bool = False  #: it is called where nobody can await what it gives
+    plain: bool = False  #: it is called where what it gives cannot be awaited
 
     def check(self, given: Any, setting: str) -> Any:
         if not callable(given) and given not in self.words:

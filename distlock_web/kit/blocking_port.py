@@ -1,8 +1,8 @@
 """A port made of plain blocking functions, for stores whose driver knows no asyncio: SQL databases, ZooKeeper.
 
 A store implements :class:`BlockingVerbs` once, and its backend is a :class:`BlockingBackend`. A thread calls the verbs
-where it is. A task has them run in threads of ours: the event loop never blocks. Whoever waits for a lock sleeps on a
-parker and takes no thread, and releases have threads of their own: those that want a lock cannot keep one that has it
+where it is. A task has them run in threads of ours: the event loop never blocks. A waiting caller sleeps on a parker
+and takes no thread, and releases have threads of their own: those that want a lock cannot keep one that has it
 from giving it back.
 """
 
@@ -26,7 +26,7 @@ ACQUIRING_THREADS, HOLDING_THREADS = 8, 4
 #: Seconds that a task waits for one of the first; behind a store that hangs it would be the time-outs of all others.
 MAX_QUEUED = 5.0
 #: Seconds that an interrupted acquisition is waited for before it is cancelled. Where a store's time-out is longer, one
-#: may take the lock after that: it is nobody's, and ends with its lease.
+#: may take the lock after that: it has no owner, and ends with its lease.
 MAX_INTERRUPTED = 30.0
 
 
@@ -35,7 +35,7 @@ class BlockingVerbs(Protocol):
 
     @abstractmethod
     def acquire(self, claim: Claim, join: bool, memo: Any) -> Granted | Busy:
-        """``join``: stand in the queue if it is somebody else's. ``memo``: of the last ``Busy``; None at first."""
+        """``join``: stand in the queue if it is another's. ``memo``: of the last ``Busy``; None at first."""
 
     @abstractmethod
     def cancel(self, claim: Claim) -> None: ...
@@ -101,7 +101,7 @@ class BlockingPort(Port):
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         try:
             return await self._acquire(claim, wait != 0, None)
-        except NotSent:  # nobody cancels what is not there
+        except NotSent:  # what is not there is not cancelled
             self._wakeups.forget(claim.token)
             raise
 
@@ -183,14 +183,14 @@ class BlockingPort(Port):
             raise
 
     async def _after_interrupted(self, token: str) -> None:
-        """A cancellation that overtook the acquisition would find nothing to cancel, and leave a lock to nobody."""
+        """A cancellation that overtook the acquisition would find nothing to cancel, and leave a lock behind."""
         running = self._executors.interrupted.get(token)
         if running is None:
             return
         parker = self.runtime.parker()
         running.add_done_callback(lambda _: parker.unpark())
         await parker.park(MAX_INTERRUPTED)
-        # Not before: if this is interrupted, too, whoever goes on with the cancellation has to wait as well.
+        # Not before: if this is interrupted, too, what goes on with the cancellation has to wait as well.
         self._executors.interrupted.pop(token, None)
 
     async def _hold(self, verb: Callable[..., T], *args: object) -> T:

@@ -5,8 +5,8 @@ be late. So when half of its time is over it has the server asked on a fresh con
 and goes on waiting. Only where that has no answer either (``answered``) the server is *silent* (``begin``).
 
 While it is, requests are refused at once. The thread asks again and again, so that it is known within milliseconds of
-the first answer, and does what could not be done meanwhile (``postpone``): what was perhaps taken, and nobody waits for
-any more, is given back before anybody else is let in, who wait a second for it at most.
+the first answer, and does what could not be done meanwhile (``postpone``): what was perhaps taken, and no caller
+waits for any more, is given back before others are let in. They wait a second for it at most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds between two attempts to reach a server that refuses at once; one that hangs is waited for anyway.
 RETRY_AFTER = 0.1
-#: Seconds after which nobody wants to know any more whether the address leads to another server.
+#: Seconds after which it does not matter any more whether the address leads to another server.
 LOOK_WITHIN = 5.0
 #: Seconds between two looks of one who waits for the answer to ``ask``.
 POLL = 0.01
@@ -55,8 +55,8 @@ class Outage:
         self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
         self._cause = ""
-        self._closed = False  #: and nobody has asked since
-        # When somebody wanted to know, a question was sent, one was sent that was answered, somebody waited in vain.
+        self._closed = False  #: and it was not asked since
+        # When a caller wanted to know, a question was sent, one was sent that was answered, a caller waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
         self._worker = Worker("distlock-outage", self._step, self._is_left, last=partial(self._finish, alone=True))
@@ -72,7 +72,7 @@ class Outage:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is a thread that asks again, or does what was put off: nobody waits for it."""
+        """Whether the caller is a thread that asks again, or does what was put off: no caller waits for it."""
         return self._worker.is_current() or any(helper.is_current() for helper in self._helpers)
 
     def refuse_if_silent(self, begun: bool = False) -> None:
@@ -84,7 +84,7 @@ class Outage:
             self._closed = False
         since = self._silent_since
         if since is None and self._postponed and not self._worker.runs:
-            self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
+            self.watch()  # no thread was to be had when it was postponed, and no other code would ask for one
         if since is not None and not self.is_own_thread and self.watch():
             raise (BackendUnavailable if begun else NotSent)(
                 f"{self._name} does not answer, for {now() - since:.1f} s so far ({self._cause}). This request was "
@@ -102,7 +102,7 @@ class Outage:
             self.watch()
 
     def watch(self) -> bool:
-        """Have a thread ask. False, and the server counts as one that answers: none is to be had, and nobody else would
+        """Have a thread ask. False, and the server counts as one that answers: none is to be had, and no other would
         find out that it does."""
         if not self._worker.start():
             self._silent_since = None
@@ -216,7 +216,7 @@ class Outage:
             self._worker.stop()
 
     def _rest(self) -> None:
-        """Nobody wants to know any more whether the server answers, until the next request."""
+        """It does not matter any more whether the server answers, until the next request."""
         self._closed = True
         self._silent_since = None
 
@@ -234,11 +234,11 @@ class Outage:
         return 0.0 if caught_up else RETRY_AFTER
 
     def _let_in(self) -> None:
-        if self._in_vain < self._answered:  # else somebody has waited in vain since the server was asked
+        if self._in_vain < self._answered:  # else a caller has waited in vain since the server was asked
             self._silent_since = None
 
     def _finish(self, *, alone: bool = False) -> None:
-        """At the end of the store, or of the program: nobody shall have to wait until it has ended by itself.
+        """At the end of the store, or of the program: no waiter shall have to wait until it has ended by itself.
 
         ``alone``: at the end of the program no thread can be started.
         """
@@ -259,7 +259,7 @@ class Outage:
         moment = self._probed = now()
         try:
             self._probe()
-        except ConfigurationError as error:  # an answer: whoever asks next is told what is wrong
+        except ConfigurationError as error:  # an answer: the next caller is told what is wrong
             logger.debug("%s", error)
             self._answered = moment
             self._let_in()
@@ -267,7 +267,7 @@ class Outage:
         except DistLockError as error:
             logger.debug("%s", error)
             return False
-        except Exception:  # a credential provider's own: without this thread nobody would ask again
+        except Exception:  # a credential provider's own: without this thread the server would not be asked again
             logger.exception("%s could not be asked whether it answers", self._name)
             return False
         self._answered = moment
@@ -291,7 +291,7 @@ class Outage:
                 drive(parker.park(POLL))
             else:
                 self._help()
-            if self._asked > self._probed:  # one of those that are done meets a dead connection, or somebody else does
+            if self._asked > self._probed:  # one of those that are done meets a dead connection, or another caller does
                 self._ask()
             if now() > begun + MAX_KEPT_OUT:
                 self._let_in()

@@ -13,7 +13,7 @@ from ..core.runtime import ThreadParker, drive, now
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")
 
-#: Seconds after which a thread that waits for a connection looks by itself: whoever should wake it may be gone.
+#: Seconds after which a thread that waits for a connection looks by itself: the thread that should wake it may be gone.
 MAX_SLEEP = 0.05
 
 
@@ -72,7 +72,7 @@ class Lent(Pooled, Generic[T]):
 
 
 class Pool(Generic[P]):
-    """At most ``size`` connections; whoever finds none free waits ``patience`` seconds for one.
+    """At most ``size`` connections; a thread that finds none free waits ``patience`` seconds for one.
 
     The exception of a signal's handler may come after any call. So the pool has weak references to what it has lent: a
     connection whose thread was interrupted anywhere leaves its place by itself.
@@ -106,7 +106,7 @@ class Pool(Generic[P]):
             try:
                 pooled.open(timeout)
             except BaseException:
-                self.discard(pooled)  # it is no garbage while somebody has the exception, and with it this frame
+                self.discard(pooled)  # it is no garbage while the exception is kept, and with it this frame
                 raise
         return pooled
 
@@ -131,7 +131,7 @@ class Pool(Generic[P]):
         if self.waiting:
             try:
                 self.waiting.popleft().unpark()
-            except IndexError:  # somebody else has just woken the last one
+            except IndexError:  # another thread has just woken the last one
                 pass
 
     def _take(self) -> P | None:

@@ -129,7 +129,7 @@ class LockedFunction:
         self.once = None if once is None else once(self, function)
 
     def _check_plain(self) -> None:
-        """A plain function has no task to cancel, and nobody to await an answer."""
+        """A plain function has no task to cancel, and cannot await an answer."""
         if self.options.on_lost == "cancel":
             raise ConfigurationError(f"{self.name}: {NO_TASK}")
         check_plain(self.on_busy, f"{self.name}: on_busy")
@@ -398,7 +398,7 @@ class Call:
     async def judge(self, result: Any) -> bool:
         """The function has returned this: whether it has done its work, and so what becomes of the lock at its release.
 
-        True also where nobody asks.
+        True also where it does not matter.
         """
         self._refuse_unlocked(result)
         once, scope = self.locked.once, self.scope

@@ -3,7 +3,7 @@
 With ``until="commit"`` the decorator opens the transaction inside of the lock. Who does so for a framework calls
 ``transaction_begun`` as the first in it and ``before_commit`` as the last: that extends the lease, and writes what
 ``once`` keeps in that very transaction, if the store is in its database. A plain lock that is taken or released inside
-of somebody else's transaction causes a warning.
+of a transaction of other code causes a warning.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
     hold.keep_by_record(since, cooldown)
 
 
-# Somebody else's transaction ----------------------------------------------------------------------------------------
+# A transaction of other code ----------------------------------------------------------------------------------------
 
 
 def open_transaction() -> str | None:
-    """In words, the transaction that the running code is inside of, and that somebody else will end; or None."""
+    """In words, the transaction that the running code is inside of, and that other code will end; or None."""
     return next((found for ask in integrations.installed.open_transactions if (found := ask()) is not None), None)
 
 

@@ -57,7 +57,7 @@ class Ticket:
         keep = max(0.0, max(hold.keep_until for hold in scope.acquired) - moment)
         held = list(fences.items())
         how = spec.expire, spec.renew, spec.prefix
-        # The last field was a secret alone when there were no times beside it, and nobody has read it.
+        # The last field was a secret alone when there were no times beside it, and it was not read.
         last = {"secret": secrets.token_hex(16), "times": (renew_for, hold_at_least, keep)}
         text = base64.urlsafe_b64encode(json.dumps([spec.store.alias, held, *how, last]).encode()).decode()
         return cls(text, spec.store.alias, fences, *how, renew_for, hold_at_least, keep)
@@ -132,8 +132,8 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
             chain.leave(scope)
             return ticket.text
     except BaseException as error:
-        # Nobody has the ticket: nothing may stay behind that only the ticket can take on. So a block that goes on has
-        # no lock from here on, and its end says so.
+        # No process has the ticket: nothing may stay behind that only the ticket can take on. So a block that goes on
+        # has no lock from here on, and its end says so.
         scope.close(runtime)  # a signal's exception may have come before
         scope.without(scope.acquired[0], "unreachable")
         if scope.in_block:
@@ -194,7 +194,7 @@ def receiver(ticket: Ticket, expire: Duration | None, renew: bool | None, runtim
 
 
 async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
-    """Take one name from whoever has handed it over."""
+    """Take one name from the caller that has handed it over."""
     spec = scope.spec
     claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant())
     try:
@@ -217,7 +217,7 @@ async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
 
 async def end_transit(scope: Scope, ticket: Ticket, error: BaseException) -> None:
     """The locks are not taken on. The caller raises ``error`` then."""
-    # Some of its locks were ours until now: nobody can take on all of them with the ticket. Where not even the
+    # Some of its locks were ours until now: no one can take on all of them with the ticket. Where not even the
     # first was to be had, another use of the ticket may be taking them on.
     if scope.acquired and len(scope.spec.names) > 1:
         await undo(error, scope, partial(_free_the_rest, scope, ticket))

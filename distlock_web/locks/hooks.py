@@ -107,7 +107,7 @@ class WebQuestions:
 
         They win over those of ``distlock_web.configure`` and of ``DISTLOCK_URL``. None: the code is outside of any
         application, or it has no stores of its own. Asked for every lock: be quick. A ``ConfigurationError`` is raised
-        to whoever takes the lock.
+        to the caller that takes the lock.
         """
         return None
 
@@ -176,7 +176,7 @@ class WebQuestions:
         """The streaming response that a locked function returned, going on under its lock until its body is sent.
 
         None: the result is not one of the framework's. ``web/streaming.py`` has what wraps a body. Or an
-        :class:`Answer` with what the function returned: its lock goes on, and somebody else ends it.
+        :class:`Answer` with what the function returned: its lock goes on, and other code ends it.
         """
         return None
 
@@ -187,7 +187,7 @@ class WebQuestions:
     async def asked(self, args: Args, kwargs: Kwargs, locked: object) -> Asked | str | None:
         """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
 
-        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request. It is awaited where
+        ``once`` keeps it with the answer, and answers no other. None: this call has no request. It is awaited where
         the locked function is asynchronous; elsewhere, as :meth:`answer_of`, it must not suspend.
         """
         return None
@@ -195,8 +195,8 @@ class WebQuestions:
     async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: object) -> dict[str, Any] | None:
         """What ``once`` keeps of what a view of its own returned, called with ``args``: for :meth:`replay`, in JSON.
 
-        None: no view of its own was called. Nobody may be told another answer than the first, and the work is done: of
-        an answer that cannot be made again as it was, it keeps that it was not kept.
+        None: no view of its own was called. No caller may be told another answer than the first, and the work is done.
+        Of an answer that cannot be made again as it was, it keeps that it was not kept.
         """
         return None
 
@@ -228,7 +228,7 @@ class DatabaseQuestions:
         return None
 
     def open_transaction(self) -> str | None:
-        """In words, the transaction that the running code is inside of, and that somebody else commits.
+        """In words, the transaction that the running code is inside of, and that other code commits.
 
         Where there is one, a plain lock that is released in it causes a warning. Asked twice for every lock: be quick.
         """
@@ -378,7 +378,7 @@ def why_unknown() -> str:
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:
-    """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
+    """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if no library can."""
     managers = [found for each in _answering("transactions") if (found := each.transactions(database)) is not None]
     if managers:
         return managers[0] if len(managers) == 1 else _Meant(managers)

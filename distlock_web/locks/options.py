@@ -205,7 +205,7 @@ class Options:
             raise _no_renewal()
         names: tuple[str, ...] = (prefix + keys[0],)
         if len(keys) > 1 or len(names[0]) > SURELY_SHORT:
-            # The one order in which everybody takes them: so nobody waits in a circle.
+            # The one order in which every caller takes them: so no two wait for each other.
             names = tuple(sorted({shorten(prefix + key) for key in keys}))
         # By position, for every lock that is taken is asked for so.
         return Spec(

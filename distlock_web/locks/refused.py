@@ -10,7 +10,7 @@ from .scope import Scope, Spec
 
 
 def busy_error(spec: Spec, name: str, answer: Busy, message: str = "") -> LockBusy:
-    """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
+    """What to say of a lock that another caller has: who, as far as the store tells, and how long it usually takes."""
     holder = HolderInfo.loads(answer.holder)
     who = holder.describe()
     since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
@@ -49,7 +49,7 @@ def tell_of_rejection(scope: Scope, error: BaseException) -> None:
 
 
 def tell_of_no_lock(scope: Scope, error: BackendUnavailable) -> None:
-    """The block runs without its locks, for nobody answers who could give them."""
+    """The block runs without its locks, for the store does not answer."""
     if events.listeners:
         spec, claimant = scope.spec, scope.claimant()
         for name in spec.names:

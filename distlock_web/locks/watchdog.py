@@ -96,7 +96,7 @@ def _settle(
             hold.renewed(since, claim.expire)
         elif isinstance(answer, DistLockError):
             outages[hold] = answer
-        elif hold.check():  # else it is being given back: nobody has lost anything
+        elif hold.check():  # else it is being given back: nothing was lost
             hold.lose(answer)
     if events.listeners:
         for hold, answer in zip(holds, answers, strict=True):
@@ -119,8 +119,8 @@ async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | DistLoc
 class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline.
 
-    It is renewed while ``alive``: nobody could release a lease that nobody has any more, so that is left to its time. A
-    block that is never left (of an ``ExitStack`` that nobody closes) has its lease until the process ends.
+    It is renewed while ``alive``: a lease that no code has any more cannot be released, and is left to its time. A
+    block that is never left (of an ``ExitStack`` that is never closed) has its lease until the process ends.
     """
 
     __slots__ = ("alive", "due", "gone", "hold", "renew", "stopped", "until")
@@ -138,7 +138,7 @@ class WatchedHold:
         self.until = until  #: by our clock; None: as long as it is held
         self.alive = alive
         self.gone = gone  #: called once when it is not ``alive``; left out, the lease is left to end by itself
-        self.stopped = False  #: nobody is to look after it any more, whichever thread it is just handed to
+        self.stopped = False  #: it is not to be looked after any more, whichever thread it is just handed to
         self.due: float
         self.schedule()
 
@@ -172,7 +172,7 @@ class Watchdog:
         self._worker = Worker("distlock-watchdog", self._step, self._is_left)
 
     def add(self, watched: Sequence[WatchedHold]) -> None:
-        """Look after these. ``RuntimeError`` where the system has no thread more: nobody would."""
+        """Look after these. ``RuntimeError`` where the system has no thread more."""
         if not self._worker.runs:
             for item in watched:
                 if item.renew:
@@ -199,7 +199,7 @@ class Watchdog:
             self._watched.pop(item, None)
 
     def check_now(self, watched: Sequence[WatchedHold]) -> None:
-        """Check these at once. It may be called while garbage is collected: it waits for nobody."""
+        """Check these at once. It may be called while garbage is collected: it does not wait."""
         for item in watched:
             item.due = AT_ONCE
         self._worker.wake()
@@ -211,10 +211,10 @@ class Watchdog:
 
     def _step(self) -> float:
         """Look after those that are due; the seconds until the next are."""
-        self._next = float("-inf")  # who comes from here on is seen below, and wakes nobody
+        self._next = float("-inf")  # who comes from here on is seen below, and wakes no thread
         self._dues_arrived.clear()  # whose items are in the set already
         watched, moment = list(self._watched), now()
-        # Whoever is due within half a period comes along: a thousand leases make a few requests.
+        # A lease that is due within half a period comes along: a thousand leases make a few requests.
         due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
         if any(item.due <= moment for item in due):
             self._look_after(due)
@@ -305,7 +305,7 @@ class Watchdog:
         outages = _settle(holds, claims, since, answers)
         self.remove([item for item in items if item.hold.state == "lost"])
         for item in items:
-            if item.due != AT_ONCE:  # as somebody has said meanwhile
+            if item.due != AT_ONCE:  # as was said meanwhile
                 item.schedule()
         for outage in dict.fromkeys(outages.values()):
             self._failed([item for item in items if outages.get(item.hold) is outage], outage)
@@ -374,7 +374,7 @@ def _remove(watched: Sequence[WatchedHold]) -> None:
 
 
 def _check_now(watched: Sequence[WatchedHold]) -> None:
-    """See to it at once: whichever has them. It may be called while garbage is collected: it waits for nobody."""
+    """See to it at once: whichever has them. It may be called while garbage is collected: it does not wait."""
     if not watched:  # of a call that was let through without its lock
         return
     for watchdog in list(_watchdogs_of(watched[0].hold.store).values()):
@@ -382,7 +382,7 @@ def _check_now(watched: Sequence[WatchedHold]) -> None:
 
 
 def register(scope: Scope) -> None:
-    """Renew the scope's holds if it asked for that, and watch them where somebody is to be told of a loss at once."""
+    """Renew the scope's holds if it asked for that, and watch them where a loss is to be told at once."""
     spec = scope.spec
     if spec.on_lost == "cancel":
         scope.cancel_when_lost()
@@ -435,7 +435,7 @@ def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     if any(watchdog.is_running_here() for those in list(_watchdogs.values()) for watchdog in list(those.values())):
         try:
             start_thread("distlock-on-lost", _call, "on_lost", work, fields)
-        except RuntimeError as error:  # renewals wait for it, but a loss that nobody hears of is worse
+        except RuntimeError as error:  # renewals wait for it, but a loss that is not told is worse
             logger.warning("on_lost runs in the thread that renews leases: %s", error, extra=fields)
             _call("on_lost", work, fields)
     else:

@@ -59,7 +59,7 @@ class RedisPort(Listing):
         if isinstance(answer, Granted):
             return answer
         if token in server.ambiguous:
-            # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
+            # It is given up, and what has failed before this is not cancelled: a copy of it may be on its way.
             server.postpone(claim)
         return answer.busy
 
@@ -85,11 +85,11 @@ class RedisPort(Listing):
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            if place is None:  # else it would leave its queue, and while the slot moves nobody may make that anew
+            if place is None:  # else it would leave its queue, and while the slot moves that may not be made anew
                 answer = await self._ask_as(waiter, None, join=False)
                 if isinstance(answer, Granted) or answer.final:
                     return answer
-            # The subscription comes before the place in the queue: nobody may be woken who does not hear.
+            # The subscription comes before the place in the queue: no waiter may be woken that does not hear.
             try:
                 await listener.listen(self.runtime)
             except BackendUnavailable:
@@ -128,7 +128,7 @@ class RedisPort(Listing):
         try:
             answer = await self._ask(claim, asked, join, place)
         except NotSent:
-            # Nobody cancels what was not asked: no waiter would be left for the listener to read for.
+            # What was not asked is not cancelled: no waiter would be left for the listener to read for.
             if place is None:
                 listener.remove(token)
             raise
@@ -183,7 +183,7 @@ class RedisPort(Listing):
             answer = await self._exchange.run(script, keys, args)
         except BackendUnavailable:
             if not cooldown:
-                server.postpone(claim)  # it is over: nobody has to wait for the rest of its lease
+                server.postpone(claim)  # it is over: no waiter needs to wait for the rest of its lease
             raise
         loss = _LOSSES[answer]
         if loss in ("expired", "taken") and token in server.released:
@@ -205,11 +205,11 @@ class RedisPort(Listing):
 
 
 class Taken(NamedTuple):
-    """What ACQUIRE says of a lock that is somebody else's."""
+    """What ACQUIRE says of a lock that is another's."""
 
     busy: Busy
     server_time_us: int
-    unheard: bool  #: nobody hears us on its server
+    unheard: bool  #: it has no subscriber of ours
 
 
 def parse_acquire(answer: Any, since: float) -> Granted | Taken:
@@ -219,7 +219,7 @@ def parse_acquire(answer: Any, since: float) -> Granted | Taken:
     fence, server_time_us, *rest = answer
     if not rest:  # ours, and the server's time beside the fence
         return Granted(fence, since)
-    recheck_after, remaining, place, unheard, holder, held, *done = rest  # somebody else's; with a record: done
+    recheck_after, remaining, place, unheard, holder, held, *done = rest  # another's; with a record: done
     record = done[0].decode() if done else None
     who, held_for = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
     busy = Busy(recheck_after / 1000, remaining / 1000, place or None, who, held_for, record)

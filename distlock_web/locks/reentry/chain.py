@@ -5,7 +5,7 @@ threads that have inherited the old one keep it. That a scope has ended is noted
 reset by its token, for a block may end in another context than it began in. Blocks nest, leases do not: a lease that
 was taken by hand is here for blocks to enter, and one that a ``with`` has entered is where that stands, alone.
 
-References are weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire():
+References are weak, for a lease that no code has any more is over: left to its time (``if lock(...).try_acquire():
 ...``), it must not make the next job of the same thread a nested one. A ``with`` block that runs is in ``_blocks``.
 """
 
@@ -151,7 +151,7 @@ def _find_elsewhere(opener: object, place: FrameType | str, closed: bool) -> Sco
     if here and isinstance(place, FrameType):
         return here[-1]
     blocks = here or blocks
-    if closed:  # the innermost of this call chain may be somebody's who is still inside
+    if closed:  # the innermost of this call chain may be another's that is still inside
         blocks = [scope for scope in blocks if scope.state not in ("held", "unsure")] or blocks
     chain = _chain.get()
     while chain is not None:
@@ -160,7 +160,7 @@ def _find_elsewhere(opener: object, place: FrameType | str, closed: bool) -> Sco
             return scope
         chain = chain[1]
     if len(blocks) > 1:
-        # Guessing among several live ones could release the lock of somebody who is still inside.
+        # Guessing among several live ones could release the lock of one that is still inside.
         blocks = [scope for scope in blocks if not scope.alive]
         if not blocks:
             raise ConfigurationError(

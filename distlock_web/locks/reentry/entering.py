@@ -30,7 +30,7 @@ async def enter_again(scope: Scope, port: Port, name: str, until: float | None) 
         if outer.gone is None and hold.check():
             check_limit(spec.limit, hold)
             gate = gate_of(outer, hold)
-            if not chain.is_inside(outer):  # a lease, and somebody has entered it elsewhere: the gate is his
+            if not chain.is_inside(outer):  # a lease that was entered elsewhere: the gate is there
                 continue
             turn = line_up(scope, gate)
             admission = gate.try_enter(turn)
@@ -135,7 +135,7 @@ class Entry(weakref.ref[Scope]):
 
 
 def begin_block(scope: Scope) -> None:
-    """A ``with lease:`` enters the lease here: it belongs to the running code, and to nobody else who had it.
+    """A ``with lease:`` enters the lease here: it belongs to the running code alone.
 
     ``ConfigurationError`` if it is in a block already, or if blocks of the call chain that took it are inside.
     """

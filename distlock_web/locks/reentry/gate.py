@@ -22,7 +22,7 @@ class Turn:
     """Of one nested block in a hold of a block around it.
 
     It is the block's before it is asked for, and left as often as one likes: so a signal's exception may come between
-    any two steps, and whoever ends the block leaves it.
+    any two steps, and the end of the block leaves it.
     """
 
     __slots__ = ("_block", "_generation", "gate", "hold", "parker", "since")
@@ -33,7 +33,7 @@ class Turn:
         self.parker: Parker | None = None  #: who waits for it
         self.since = 0.0  #: by our clock, when it came
         self._generation = Process.generation
-        # When the block is garbage, nobody will ever leave by hand.
+        # When the block is garbage, it will never be left by hand.
         self._block: weakref.ref[Scope] | None = weakref.ref(block, self._forgotten)
 
     def _forgotten(
@@ -59,12 +59,12 @@ class Turn:
 class ReentryGate:
     """Lets one nested block at a time into a hold, first come, first served; into a shared one, all that come.
 
-    Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
-    Inside a shared hold there are only others that exclude nobody. Each block has gates of its own into its holds: who
+    Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude none.
+    Inside a shared hold there are only others that share it. Each block has gates of its own into its holds: who
     came in by one is inside until that block ends, though the hold may go on.
 
     Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
-    each method is right wherever that happens. To be woken is a hint: whoever wakes looks whether it may enter.
+    each method is right wherever that happens. To be woken is a hint: each looks whether it may enter.
     """
 
     __slots__ = ("_closed", "_inside", "_lock", "_shared", "_waiting", "hold")
@@ -78,7 +78,7 @@ class ReentryGate:
         self._waiting: deque[Turn] = deque()
 
     def try_enter(self, turn: Turn) -> Admission:
-        """Enter if nobody is inside, and nobody waits in front."""
+        """Enter if no block is inside, and none waits in front."""
         with self._lock:
             if self._closed:
                 return "closed"
@@ -91,7 +91,7 @@ class ReentryGate:
             return "ours"
 
     async def enter(self, turn: Turn, runtime: Runtime, wait: float | None, max_waiters: int | None) -> Admission:
-        """Wait for our turn, at most ``wait`` seconds (None: for ever). Whoever does not get it leaves."""
+        """Wait for our turn, at most ``wait`` seconds (None: for ever). If it does not come, leave."""
         until = None if wait is None else now() + wait
         turn.parker = runtime.parker()
         with self._lock:
@@ -106,7 +106,7 @@ class ReentryGate:
         return admission
 
     def _count_waiters(self) -> int:
-        """Those that are alive: of a closed event loop nobody would ever wake."""
+        """Those that are alive: in a closed event loop none would ever wake."""
         return sum(turn.parker is None or turn.parker.hears() for turn in self._waiting)
 
     def leave(self, turn: Turn) -> None:
@@ -128,7 +128,7 @@ class ReentryGate:
             turn.outlive()
 
     def close_if_empty(self) -> bool:
-        """The lease is entered elsewhere: who waits here is a stranger to it. False: somebody is inside."""
+        """The lease is entered elsewhere: who waits here is a stranger to it. False: a block is inside."""
         with self._lock:
             if self._closed or self._turns_inside():
                 return False

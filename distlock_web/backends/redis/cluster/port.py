@@ -79,7 +79,7 @@ class ClusterPort(Port):
             self._routes.postpone(claim)
         finally:
             node = self._routes.waiting.pop(claim.token, None)
-            if node is not None:  # also where nobody serves the slot now: what it is handed there is given back
+            if node is not None:  # also where no node serves the slot now: what it is handed there is given back
                 node.server.listener.gave_up(claim.token)
 
     async def cancel_now(self, claim: Claim, fence: int = 0) -> None:
@@ -185,7 +185,7 @@ class ClusterPort(Port):
     ) -> dict[int, Reply | DistLockError]:
         """What this script answers to the call for each slot: in one write to each node.
 
-        A node that does not answer, or refuses us, fails its own slots only. ``timeout``: somebody else waits.
+        A node that does not answer, or refuses us, fails its own slots only. ``timeout``: another caller waits.
         """
         until = None if timeout is None else now() + timeout
         by_node: dict[ClusterNode, list[int]] = {}
@@ -193,7 +193,7 @@ class ClusterPort(Port):
         for slot in calls:
             try:
                 by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
-            except DistLockError as error:  # a slot that nobody serves
+            except DistLockError as error:  # a slot that no node serves
                 found[slot] = error
 
         def left() -> float | None:
@@ -236,7 +236,7 @@ class ClusterPort(Port):
     ) -> T | DistLockError:
         """The answer of the node that has the slot now; else the failure of the one that was asked.
 
-        ``until``: after that nobody is asked. It is noted where the slot is, so that its locks are renewed there next.
+        ``until``: after that no node is asked. It is noted where the slot is, so that its locks are renewed there next.
         """
         to = redirect_of(error, node.at)
         if isinstance(to, Moved):

@@ -23,12 +23,12 @@ logger = logging.getLogger("distlock_web")
 FRESH = 0.1
 #: Seconds for the nodes to say who serves what; one that hangs is asked last the next time.
 PATIENCE = 3.0
-#: Seconds after which nobody joins those who wait for that: the nodes hang, and it is known.
+#: Seconds after which no caller joins those who wait for that: the nodes hang, and it is known.
 SLOW = 0.2
 
 
 class Topology:
-    """The view of one process. A thread asks, and ends when nobody wants to know any more."""
+    """The view of one process. A thread asks, and ends when no caller wants to know any more."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Topology:
         self._owners: list[NodeAddress | None] = [None] * SLOTS
         self._nodes: dict[NodeAddress, None] = {}  # masters and replicas
         self._hanging: dict[NodeAddress, None] = {}  # or of no use
-        self._seen = float("-inf")  # when we began to ask, the last time that somebody answered or all failed
+        self._seen = float("-inf")  # when we began to ask, the last time that a node answered or all failed
         self._asking_since = float("inf")
         self._error: DistLockError | None = None
         self._wanted = float("-inf")

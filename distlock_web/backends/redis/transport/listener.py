@@ -5,9 +5,9 @@ connection with the first wait, reads it for all, opens it again when it breaks,
 the last wait. A thread that waits alone reads for itself: that spares a switch of threads, most of what a hand-over
 costs here.
 
-Nothing here is believed for long. A message that is lost costs a waiter about a lease, for nobody sleeps longer than
+Nothing here is believed for long. A message that is lost costs a waiter about a lease, for none sleeps longer than
 that; a reader that is interrupted (a signal's exception may come anywhere) lets go of the connection, and everybody
-asks. State is plain attributes and dictionaries, changed in single steps: nobody waits for a mutex that could stay
+asks. State is plain attributes and dictionaries, changed in single steps: no thread waits for a mutex that could stay
 locked.
 """
 
@@ -49,7 +49,7 @@ GIVEN_UP_FOR = 3600.0
 class Listener:
     def __init__(self, address: RedisAddress, give_up: Callable[[Claim, int], None]) -> None:
         self._address = address
-        self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
+        self._give_up = give_up  #: what a caller asked for that has gone; with a fence: that grant alone
         self.waiters: dict[str, Waiter] = {}  #: by token
         self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
@@ -66,7 +66,7 @@ class Listener:
 
     @property
     def ready(self) -> bool:
-        """Subscribed: whoever joins a queue now will hear of its turn."""
+        """Subscribed: a waiter that joins a queue now will hear of its turn."""
         return self._subscription is not None
 
     def expect(self, claim: Claim, runtime: Runtime) -> Waiter:
@@ -137,11 +137,11 @@ class Listener:
                 waiter.wake()
 
     def reconnect(self) -> None:
-        """Let go of the connection. Whoever waits asks, and opens another if it has to go on waiting."""
+        """Let go of the connection. Each waiter asks, and opens another if it has to go on waiting."""
         self._broken(self._subscription, None)
 
     def close(self) -> None:
-        """Let go of connection and thread. Whoever goes on waiting is woken, asks, and registers anew."""
+        """Let go of connection and thread. Each waiter is woken, asks, and registers anew."""
         self._last_wait = 0.0
         waiters, self.waiters = self.waiters, {}
         for waiter in waiters.values():
@@ -156,7 +156,7 @@ class Listener:
         return waiters[0] if len(waiters) == 1 and waiters[0].loop is None else None
 
     def _read(self, subscription: Subscription, seconds: float) -> bool:
-        """Read what comes first within so many seconds, for all who wait. False: somebody else reads."""
+        """Read what comes first within so many seconds, for all who wait. False: another one reads."""
         if not subscription.turn.acquire(blocking=False):
             self._give_up_a_lost_reader(subscription)
             return False
@@ -196,7 +196,7 @@ class Listener:
         alone = self._alone()
         if alone is None and self._read(subscription, POLL if self.waiters else AT_ONCE) and self.waiters:
             return 0.0
-        if subscription.turn.locked():  # it reads, or nobody does: to wake it would be a race without an end
+        if subscription.turn.locked():  # it reads, or none does: to wake it would be a race without an end
             self._give_up_a_lost_reader(subscription)
         elif alone is not None and alone.parker is not None:
             alone.parker.unpark()  # from now on it reads
@@ -219,7 +219,7 @@ class Listener:
         self._subscription, self._down = subscription, False
         self._last_wait, self._last_empty_poll = now(), begun
         self._wake_starting()
-        # What was published while nobody listened is lost: everybody asks again.
+        # What was published meanwhile is lost: every waiter asks again.
         for waiter in list(self.waiters.values()):
             waiter.wake()
         return 0.0
@@ -264,7 +264,7 @@ class Listener:
         if subscription is None or self._subscription is not subscription:
             return
         try:
-            subscription.close()  # before there is another: of a grant that came over both the second would be nobody's
+            subscription.close()  # before there is another: of a grant that came over both the second would be lost
         finally:
             if self._subscription is subscription:
                 self._subscription = None

@@ -44,8 +44,8 @@ class Subscription:
         connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
         self._wire = wire_of(connection, address.kwargs["socket_timeout"])
-        self.turn = threading.Lock()  #: whoever has it reads; it is only tried
-        self.looked_at = now()  #: when somebody began to read, for the last time
+        self.turn = threading.Lock()  #: the thread that has it reads; it is only tried
+        self.looked_at = now()  #: when a thread began to read, for the last time
         self._heard, self._pinged = self.looked_at, 0.0
         try:
             channel = f"distlock:wake:{ident}"
@@ -54,7 +54,7 @@ class Subscription:
             # A user without these rights would wait in vain for ever: it is told before it queues.
             self._ask("PUBLISH", channel, "")
             self._ask("PUBSUB", "NUMSUB", channel)
-            self._ask("SUBSCRIBE", channel)  # only the server's word makes it sure that whoever queues now is heard of
+            self._ask("SUBSCRIBE", channel)  # only the server's word makes it sure that a waiter who queues now hears
         except BaseException:
             self.close()
             raise
@@ -80,7 +80,7 @@ class Subscription:
         return _notification(message[2]) if message[0] == b"message" else NOBODYS
 
     def _ask_for_life(self) -> None:
-        # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
+        # A connection that a firewall dropped looks like a quiet one: no waiter would be woken again.
         # The answer's time begins with the question: before that it was us, perhaps, who stood still.
         moment = now()
         if self._pinged and moment - self._pinged > PING_AFTER:
