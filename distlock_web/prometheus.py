@@ -2,7 +2,7 @@
 
     distlock_held                     gauge       leases that this process holds
     distlock_acquired_total           counter     locks taken
-    distlock_busy_total               counter     locks refused, because somebody else had them
+    distlock_busy_total               counter     locks refused, because another caller had them
     distlock_contended_total          counter     tries that did not find the lock free, refused or not
     distlock_wait_seconds             histogram   how long a try has waited, refused or not; 0 where it was free
     distlock_hold_seconds             histogram   how long locks were held

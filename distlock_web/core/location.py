@@ -46,7 +46,7 @@ def host_and_port(given: str, default: int) -> tuple[str, int] | None:
 
 
 def without_credentials(location: str) -> str:
-    """A URL as a message may show it. Also one that is wrong, where nobody can tell the password from the rest."""
+    """A URL as a message may show it. Also one that is wrong, where the password cannot be told from the rest."""
     scheme, mark, rest = location.partition("://") if "://" in location else ("", "", location)
     _, at, place = rest.rpartition("@")  # the last: a password that should have been encoded may have one
     if not at and place.startswith(":"):  # the host and its @ were forgotten

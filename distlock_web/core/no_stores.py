@@ -1,4 +1,4 @@
-"""Why there are no stores: usually because nobody reads the settings that are there."""
+"""Why there are no stores: usually because no code reads the settings that are there."""
 
 from __future__ import annotations
 

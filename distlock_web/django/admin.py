@@ -100,7 +100,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def _audit(self, request: HttpRequest, row: LockRow, what: str) -> None:
         with transaction.atomic(router.db_for_write(LogEntry)):  # ATOMIC_REQUESTS: a failure ends no more than this
             LogEntry.objects.log_actions(
-                user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
+                user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in only users with one
                 queryset=[HeldLock(name=printable(row.lock.name))],  # PostgreSQL takes no NUL
                 action_flag=DELETION,
                 change_message=f"{what}: {row.describe()}",

@@ -49,7 +49,7 @@ class Wakeups:
         return reasons
 
     def wake(self, token: str) -> bool:
-        """Whether somebody sleeps here under this token, and hears it."""
+        """Whether a waiter sleeps here under this token, and hears it."""
         parker = self._parkers.get(token)
         return parker is not None and parker.unpark()
 

@@ -27,7 +27,7 @@ async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]])
     A task that is cancelled has another one do the work again. The end of an event loop cancels that, too, and a
     signal's exception may come anywhere: then the blocking port does it, in this thread, which its timeouts bound.
     """
-    # Else for threads, and for a coroutine that is closed after its loop: nobody would ever run a task that we await.
+    # Else for threads, and for a coroutine that is closed after its loop: a task that we await would never run.
     in_loop = scope.runtime is TASKS and in_event_loop()
     try:
         return await work(scope.spec.store.port(TASKS if in_loop else THREADS))

@@ -147,7 +147,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         except DistLockError as error:
             failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None
-        if loss is not None and not hold.recorded:  # else whoever has it now has found the record, or cannot commit
+        if loss is not None and not hold.recorded:  # else its holder now has found the record, or cannot commit
             hold.lose(loss)
         else:
             hold.released("unreachable" if failed else "")

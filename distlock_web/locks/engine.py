@@ -9,7 +9,7 @@ of a hold. The outcomes:
               Busy, and wait is 0       LockBusy
               Busy, and full            LockBusy: as many wait as ``max_waiters`` lets
               Busy, and there is time   in the queue: wait
-              Busy, with a record       LockBusy with the record, at once: it is done, and nobody is in its queue
+              Busy, with a record       LockBusy with the record, at once: it is done, and its queue is empty
     wait      Granted                   a hold is added to the scope
               Busy, with a record       LockBusy with the record
               Busy, and there is time   wait again
@@ -137,7 +137,7 @@ async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: flo
         scope.raise_if_lost()
         left = scope.left(until)
         if left is not None and left <= 0:
-            # What we know is from before we slept: the lock may be free, for nobody tells of a lease that ended.
+            # What we know is from before we slept: the lock may be free, for no message tells of a lease that ended.
             last = await retry_once(port.acquire, claim, 0.0)
             if isinstance(last, Granted):
                 return last

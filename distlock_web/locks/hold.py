@@ -89,7 +89,7 @@ class Hold:
         return max(0.0, self.deadline - now()) if self.state in ("held", "unsure") else 0.0
 
     def _due_loss(self) -> LossReason | None:
-        """Why it is lost though nobody has been told yet."""
+        """Why it is lost, though no one was told yet."""
         if self._state != "held" and self._state != "unsure":
             return None
         if self._generation != Process.generation:
@@ -151,7 +151,7 @@ class Hold:
     def renewed(self, since: float, expire: float) -> None:
         """The store has extended the lease: asked at ``since``, to at least ``expire`` seconds.
 
-        An answer that comes after the deadline is too late: somebody may have seen the loss by then.
+        An answer that comes after the deadline is too late: the loss may have been seen by then.
         """
         if not self.check():
             return
@@ -163,7 +163,7 @@ class Hold:
     def keep_by_record(self, since: float, cooldown: float) -> None:
         """A record that commits with the work keeps everybody else away. ``LeaseLost`` if it was lost before.
 
-        What the store says of the lease from here on is no loss: whoever finds the record ends the lease.
+        What the store says of the lease from here on is no loss: the caller that finds the record ends the lease.
         """
         self.recorded = True
         self.renewed(since, cooldown)
@@ -215,7 +215,7 @@ class Hold:
             self.tell("released", how)
 
     def tell(self, kind: events.Kind, reason: str = "") -> None:
-        """Tell those who listen what has happened to it. Asked for only if somebody does."""
+        """Tell those who listen what has happened to it. Asked for only if there is one."""
         claim = self.claim
         events.publish(
             kind,

@@ -59,7 +59,7 @@ class Lost:
         scope.on_end(parker.unpark)
         try:
             while scope.alive and scope.state in ("held", "unsure"):
-                # Let through without a lock: nothing can be lost, and nobody tells of the end.
+                # Let through without a lock: nothing can be lost, and no event tells of the end.
                 left = scope.remaining if scope.holds else 1.0
                 if until is not None and (left := min(left, until - now())) <= 0:
                     break
@@ -111,7 +111,7 @@ class Lease:
         except (ConfigurationError, NotHeld):
             raise
         except BaseException as error:
-            # Of several locks only one may be lost, and a signal's exception may come: nobody else releases them.
+            # Of several locks only one may be lost, and a signal's exception may come: no other code releases them.
             ending.end_now(self._its_scope, error)
             raise
         return self

@@ -45,7 +45,7 @@ class Lock:
         return await self._acquire()
 
     def try_acquire(self) -> Lease | None:
-        """Take the lock. Returns None if somebody else has it (after ``wait``). Raises ``BackendUnavailable``."""
+        """Take the lock. Returns None if another caller has it (after ``wait``). Raises ``BackendUnavailable``."""
         try:
             return self._acquire_now()
         except LockBusy:
@@ -86,7 +86,7 @@ class Lock:
             return Lease(scope)
         except DistLockError:
             raise
-        except BaseException as error:  # a signal's may come when the lock is ours, and nobody would give it back
+        except BaseException as error:  # a signal's may come when the lock is ours, and it would not be given back
             drive(ending.abort(scope, error))
             raise
 

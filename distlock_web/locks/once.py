@@ -144,7 +144,7 @@ class Once:
         names = call.scope.spec.names
         if len(names) > 1:
             raise ConfigurationError(f"{call.locked.name}: once needs one key, not {len(names)}.")
-        call.scope.asked = await asked(call.locked, call.args, call.kwargs)  # now: the function may log somebody in
+        call.scope.asked = await asked(call.locked, call.args, call.kwargs)  # now: the function may log a user in
 
     def refuse(self, call: Call) -> None:
         (name,) = call.scope.spec.names

@@ -103,7 +103,7 @@ class Scope:
         self.gone: Callable[..., LeaseLost] | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._generation = Process.generation
-        self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
+        self._open = [True]  # emptied by what ends the block: list.pop is atomic
         self._on_end: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._task: Callable[[], asyncio.Task[Any] | None] = _no_task  # in the block, where a loss cancels it
@@ -211,7 +211,7 @@ class Scope:
         return NotHeld(f"The lease of {names_of(self)} is over.", name=", ".join(self.spec.names))
 
     def keep_taken(self) -> None:
-        """It has succeeded: whoever releases a hold of a block around it, in which it was, keeps that taken."""
+        """It has succeeded: a hold of a block around it, in which it was, stays taken after its release."""
         if self.gone is None:
             for turn in self.reentered:
                 turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)
@@ -249,7 +249,7 @@ class Scope:
 
     def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
-        myself = weakref.ref(self)  # the holds must not keep a scope alive that nobody has any more
+        myself = weakref.ref(self)  # the holds must not keep a scope alive that no code has any more
         callbacks = iter((callback,))  # each of several locks tells of its loss, perhaps in another thread
 
         def changed() -> None:

@@ -375,7 +375,7 @@ class ASGIIntegration(WebIntegration):
         return () if endpoint is None else (endpoint,)
 
     def user_of(self, request: Request) -> Iterable[str] | str | None:
-        """Who is logged in: a text, or several (``user_parts``). None, or nothing but "": nobody is known.
+        """Who is logged in: a text, or several (``user_parts``). None, or nothing but "": no user is known.
 
         Then what the client has sent says who asks: its credentials and its cookies.
         """
@@ -384,7 +384,7 @@ class ASGIIntegration(WebIntegration):
     def _who(self, request: Request) -> list[str]:
         said = self.user_of(request)
         parts = [said] if isinstance(said, str) else list(said or ())
-        # Nobody is no user: to all who are not logged in `once` would show what one of them was answered.
+        # No user is no identity: to all who are not logged in `once` would show what one of them was answered.
         return parts if any(parts) else [request.headers.get(name) or "" for name in (*CREDENTIALS, "Cookie")]
 
     def request(self) -> object:
@@ -429,7 +429,7 @@ class ASGIIntegration(WebIntegration):
     def replayed(self, kept: dict[str, Any], request: Any, locked: Any) -> Answer:
         asking = running.get()
         assert asking is not None  # noqa: S101 - a view was called
-        asking.replayed = True  # marked as it goes out, whoever makes the response
+        asking.replayed = True  # marked as it goes out, wherever the response is made
         return super().replayed(kept, request, locked)
 
     async def who_asks(self, request: Any, args: Args, kwargs: Kwargs, locked: Any) -> str:

@@ -78,7 +78,7 @@ def user_parts(user: Any, ident: object) -> tuple[str, ...]:
 
 
 def logged_in(user: Any, ident: Callable[[Any], object]) -> tuple[str, ...] | None:
-    """The user of a request, by what ``ident`` finds; None: nobody is logged in.
+    """The user of a request, by what ``ident`` finds; None: no user is logged in.
 
     A user object that does not say whether it is logged in stands for no user: that is refused.
     """

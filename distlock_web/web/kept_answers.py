@@ -165,7 +165,7 @@ def returned_class(function: Any) -> type:
 
 
 def is_given(locked: Any, response: type) -> bool:
-    """Whether the function is given a response of this class, to set headers and cookies on: nobody sees them here."""
+    """Whether the function is given a response of this class, to set headers and cookies on: they are not seen here."""
     signature = resolved_signature(locked.function, locked.keys.signature)
     said = (each.annotation for each in signature.parameters.values())
     return any(isinstance(each, type) and issubclass(each, response) for each in said)

@@ -28,7 +28,7 @@ ENGLISH = NullTranslations()
 def add_catalogue(find: Callable[[], Catalogue | None], *, last: bool = False) -> None:
     """``find`` gives the catalogue of the client's language; None: its framework does not run this code.
 
-    ``last``: it answers whoever runs the code, so it is asked after the others.
+    ``last``: it answers for any running code, so it is asked after the others.
     """
     catalogues = integrations.installed.catalogues
     catalogues.insert(len(catalogues) if last else 0, find)

@@ -69,7 +69,7 @@ class _Known:
 
 
 def _nobody() -> None:
-    """Nobody wants to know that the master is another one."""
+    """It does not matter that the master is another one."""
 
 
 @dataclass(frozen=True, kw_only=True)

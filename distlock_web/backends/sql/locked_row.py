@@ -19,14 +19,14 @@ from .tables import FLOOR, MICROSECONDS, from_ascii, key_of, to_ascii
 GRACE = 15 * MICROSECONDS
 #: Whose a row is that has a record, and of whose run nothing else is known.
 RECORDED = "recorded"
-#: A row that is nobody's, but for its key and its name.
+#: A row without an owner, but for its key and its name.
 NOBODY: Mapping[str, Any] = {
     "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
     "queued": 0,
 }  # fmt: skip
 
 
-#: In place of a waiter's token: of one that wants to be alone, whoever it is.
+#: In place of a waiter's token: of any one that wants to be alone.
 ANYBODY = Token()
 
 
@@ -62,7 +62,7 @@ class LockedRow:
 
     @classmethod
     def lock(cls, transaction: Transaction, name: str, asking: str = "") -> LockedRow:
-        """The row, which nobody else changes until the transaction ends. There may be none yet."""
+        """The row, which no other transaction changes until this one ends. There may be none yet."""
         found = transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first()
         return cls(transaction, name, found, asking)
 
@@ -247,7 +247,7 @@ class LockedRow:
         return token in (self.released, self.revoked) and self.expires_at > self.now
 
     def cool_down(self, owner: LockedRow | Share, seconds: float) -> None:
-        """It stays taken for so long, and nobody has it."""
+        """It stays taken for so long, without an owner."""
         owner.state = "cooldown"
         if owner is self:
             self.end_at(self.now + microseconds(seconds))
@@ -255,7 +255,7 @@ class LockedRow:
             owner.expires_at = self.now + microseconds(seconds)
             self.shares.changed()
             self._sum_up()
-            self.pass_on()  # to nobody, but it may be sooner than the first has been told
+            self.pass_on()  # to none, but it may be sooner than the first has been told
 
     def finish(self, seconds: float, record: str) -> None:
         """It is done, for so long: the record is kept beside it, and everybody who waits is to ask, and is told so."""
@@ -332,7 +332,7 @@ class LockedRow:
     def _tell(self, waiter: Token = ANYBODY) -> None:
         """If this waiter may have it sooner than those know who wait, they are to ask; without one, all of them alike.
 
-        The first of each process, for nobody knows which of them live; not all, for one is enough.
+        The first of each process, for it is not known which of them live; not all, for one is enough.
         """
         if not (self.queued and self.free_at(waiter) < self._known_free_at(waiter)):
             return
@@ -386,7 +386,7 @@ def lock_rows(transaction: Transaction, claims: Sequence[Claim], wait: bool) -> 
 
 
 def purge(transaction: Transaction, age: float) -> int:
-    """Forget names that nobody has used for so many seconds, a bounded number of them. How many it were."""
+    """Forget names that were not used for so many seconds, a bounded number of them. How many it were."""
     tables = transaction.tables
     idle = transaction.run(tables.idle, {"age": microseconds(age)}).all()
     if idle:

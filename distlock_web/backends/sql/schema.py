@@ -33,7 +33,7 @@ LEASE = Table(
         # The last that released it, and the last that it was taken from by force: a verb may be sent twice.
         ("released", "VARCHAR(100)"),
         ("revoked", "VARCHAR(100)"),
-        ("queued", "SMALLINT"),  # 1: somebody may be waiting
+        ("queued", "SMALLINT"),  # 1: a claim may be waiting
     ),
     (("distlock_lease_expires_at", "expires_at"),),
 )

@@ -31,7 +31,7 @@ class Ask(NamedTuple):
 
 
 class TryAgain:
-    """The keys of the lock are at both ends of a move, or one of them does not exist: nobody may use them together."""
+    """The keys of the lock are at both ends of a move, or one of them does not exist: they may not be used together."""
 
 
 _ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (\S*):(\d+)")

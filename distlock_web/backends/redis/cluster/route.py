@@ -52,7 +52,7 @@ class Route:
         self._runtime = runtime
         self._port_of = port_of
         self._slot = slot
-        self._claim = claim  #: of whom may wait somewhere; None: nobody
+        self._claim = claim  #: of a caller that may wait somewhere; None: of none
         self._token = claim.token if claim else ""
         self._start = start
         self._unclear = False  #: a node may have done it: its answer was lost

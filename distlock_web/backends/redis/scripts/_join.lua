@@ -12,7 +12,7 @@ local function stands(process)
 end
 
 -- Whether `most` others wait. Those of processes that no longer listen do not count: most likely they have died, and
--- whoever is refused for their sake would never have its turn. Nor is anybody refused the place that it has.
+-- a claim that is refused for their sake would never have its turn. Nor is a claim refused the place that it has.
 local function is_full(lock, process, entry, place, most)
   local line = QUEUE .. ':' .. process
   if tonumber(place) or call('ZSCORE', line, entry) then
@@ -37,7 +37,7 @@ local function join_queue(process, entry, place, recheck)
   if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
     place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
   end
-  -- A key that was just made has no TTL: then nobody else is in it.
+  -- A key that was just made has no TTL: then no other is in it.
   local line_left = call('PTTL', line)
   local behind = line_left < 0 and 0 or call('ZRANK', line, entry)
   if behind == 0 then
@@ -51,7 +51,7 @@ local function join_queue(process, entry, place, recheck)
   local ahead = (queue_left < 0 and 0 or call('ZRANK', QUEUE, process)) + behind
   recheck = recheck + math.min(ahead, 1000)
   live_at_least(QUEUE, live_at_least(line, recheck + GRACE, line_left), queue_left)
-  -- So that a third of them, at most, has died: whoever makes them more comes behind others.
+  -- So that a third of them, at most, has died: one that makes them more comes behind others.
   for _, other in ipairs(ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}) do
     if other ~= process then
       stands(other)

@@ -4,7 +4,7 @@
 
 local NUDGED = 4      -- processes that are told of a lease that was shortened
 
--- From now on somebody may wait for this lock: its release has to look.
+-- From now on a claim may wait for this lock: its release has to look.
 local function contend(lock)
   if lock.state == 'held' then
     lock.state = 'contended'
@@ -12,7 +12,7 @@ local function contend(lock)
   end
 end
 
--- Where the first waiter of a process stands; nil: nobody of it waits.
+-- Where the first waiter of a process stands; nil: none of it waits.
 local function place_of(process)
   return call('ZRANGE', QUEUE .. ':' .. process, '0', '0', 'WITHSCORES')[2]
 end
@@ -23,7 +23,7 @@ local function stand_at(place, process)
   end
 end
 
--- A process stands where its first waiter does. Answers where; nil: nobody of it waits.
+-- A process stands where its first waiter does. Answers where; nil: none of it waits.
 local function set_place(process)
   local place = place_of(process)
   if place then
@@ -66,7 +66,7 @@ local function nudge(known, lock)
   local function is_sooner(limit)
     return free_in(known, limit, now) > free_in(lock, limit, now) + 50
   end
-  -- A release that hands its place on makes nobody's turn sooner, whatever the limits are: then no line is read.
+  -- A release that hands its place on makes no turn sooner, whatever the limits are: then no line is read.
   local limit, highest = 1, math.max(tonumber(known) and 1 or known.count, tonumber(lock) and 1 or lock.count) + 1
   while processes[1] and limit <= highest and not is_sooner(limit) do
     limit = limit + 1
@@ -82,9 +82,9 @@ local function nudge(known, lock)
 end
 
 -- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
--- a new fence; then they are told. Nobody hears of a grant that was not made: who listens is asked before, and only of this
+-- a new fence; then they are told. No waiter hears of a grant that was not made: who listens is asked before, and only of this
 -- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is. Answers the lock,
--- free if nobody listens, and whether anybody stands in front of `entry`, who asks.
+-- free if none listens, and whether any stands in front of `entry`, who asks.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
 -- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well. One that shares the
@@ -133,7 +133,7 @@ end
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
   lock.state = state
-  -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
+  -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is no other.
   if state == 'revoked' and not is_free(hand_over(lock)) then
     return
   end
@@ -170,7 +170,7 @@ local function let_go_share(lock, token, state, ms)
   end
 end
 
--- The owner has released, and the lock stays taken for `ms`: nobody has it, and those who wait may have known of more.
+-- The owner has released, and the lock stays taken for `ms`, without an owner, and those who wait may have known of more.
 local function cool_down(lock, token, ms)
   if lock.shares then
     local known, share = lock, lock.shares[token]

@@ -121,7 +121,7 @@ local function join_shares(lock, token, ms, state, holder)
   return lock, share.fence
 end
 
--- Whether nobody has the lock.
+-- Whether the lock has no owner.
 local function is_free(lock)
   return not lock or lock.state == 'released' or lock.state == 'revoked'
 end

@@ -58,7 +58,7 @@ local function refuse(value)
   error('-WRONGTYPE a key that is not a lock')
 end
 
--- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an
+-- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of another program's is an
 -- error, and is not listed.
 local function read(known)
   local value = known or redis.pcall('GET', N)

@@ -1,4 +1,4 @@
--- Take the lock if it is free and nobody waits; else join the queue, once, if asked to. The only script that does either.
+-- Take the lock if it is free and its queue empty; else join the queue, once, if asked to. The only script that does either.
 -- Also says whether a lock was handed over meanwhile: then it is the caller's already.
 --
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
@@ -8,11 +8,11 @@
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
 --          {0, now, recheck, remaining, place, unheard, holder, held}
---                                                    somebody else's: asking again before `recheck` ms cannot help;
+--                                                    another's: asking again before `recheck` ms cannot help;
 --                                                    place: 0 if it is not in the queue;
 --                                                    unheard: 1 if its process has no subscriber on this server; held: µs since it was taken
 --          {0, now, remaining, remaining, 0, 0, holder, held, record}
---                                                    the same of what is done: nobody is in its queue
+--                                                    the same of what is done: its queue is empty
 
 local token, expire, join, holder, asked, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local now = clock()
@@ -49,7 +49,7 @@ end
 
 -- include: _queue
 
--- It is somebody's for `left` ms, and the caller is not in its queue.
+-- It is another's for `left` ms, and the caller is not in its queue.
 local function taken(lock, left, record)
   return {0, now, left, left, 0, 0, lock.holder, now - lock.since, record}
 end
@@ -63,7 +63,7 @@ local lock = read()
 local free = is_free(lock)
 if lock and lock.record then
   call('ZREM', INDEX, N) -- the way of a free lock has listed it
-  if asked then -- who did not hear that it is done: nobody would take what is handed over to it later
+  if asked then -- who did not hear that it is done: what is handed over to it later would not be taken
     leave(process, entry)
   end
   return taken(lock, math.max(call('PTTL', N), 1), lock.record)
@@ -77,7 +77,7 @@ if lock and lock.token == token then
   end
   list(live_at_least(N, expire))
   if lock.state == 'granted' then
-    lock.state = 'contended' -- its owner knows: nobody gives it back as nobody's
+    lock.state = 'contended' -- its owner knows: it is not given back as one without an owner
     call('SET', N, text(lock), 'KEEPTTL')
   end
   return {lock.fence, now}
@@ -93,7 +93,7 @@ if share then
 end
 
 if admits(lock, token) then
-  -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
+  -- A holder that died gives nothing back: the caller that finds the lock free hands it to the head.
   local waits, others = set_place(process)
   lock, others = hand_over(lock, 0, entry)
   if not others and admits(lock, token) then

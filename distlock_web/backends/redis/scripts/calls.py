@@ -28,7 +28,7 @@ class Script:
 
     def __init__(self, source: bytes, gives: Callable[[Any], bool] | None = None) -> None:
         self.source = source
-        self.gives = gives  #: whether this answer leaves a lock to somebody, so that ``min_replicas`` have to have it
+        self.gives = gives  #: whether this answer leaves a lock to a caller, so that ``min_replicas`` have to have it
         sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
         self._by_source = bulk(b"EVAL") + bulk(source)

@@ -1,5 +1,5 @@
 -- Undo an acquisition: leave the queue; what was taken or handed over meanwhile goes on to the next. Or a detachment,
--- whose transit token nobody has.
+-- whose transit token no process has.
 --
 -- ARGV     1 token  2 expire (ms)  3 holder: as they were sent with the acquisition; or '' where only the token is known
 --          4 tombstone (ms): how long a late copy of the acquisition may arrive and must do nothing, or '0'

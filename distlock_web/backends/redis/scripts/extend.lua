@@ -11,7 +11,7 @@ local answers, listed, longest = {}, {'ZADD', index}, 0
 
 local function loss(value, token)
   if type(value) ~= 'string' then
-    return 1 -- nothing, or an error: somebody else's key concerns this lock, not the others
+    return 1 -- nothing, or an error: a foreign key concerns this lock, not the others
   end
   local owner, state, before = string.match(value, '^(%S+) (%l+) %d+ %d+ (%S+) ')
   local free = state == 'released' or state == 'revoked'

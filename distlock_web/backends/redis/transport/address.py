@@ -162,7 +162,7 @@ def address(config: StoreConfig, rows: Settings = OPTIONS) -> RedisAddress:
 
 
 def of_pool(pool: redis.ConnectionPool) -> tuple[type[DriverConnection], dict[str, Any]]:
-    """How somebody else's pool connects. Its connections stay its own."""
+    """How a pool of other code connects. Its connections stay its own."""
     made_by = pool.connection_class
     if not isinstance(made_by, type):  # redis-py only calls it: fakeredis documents a function
         made_by = type(made_by(**pool.connection_kwargs))
@@ -178,7 +178,7 @@ def is_fake(connection_class: type) -> bool:
 
 def _fake_class(where: str, given: object) -> type[DriverConnection]:
     """Of the connections to a server of fakeredis that stands in the settings."""
-    fakeredis = sys.modules.get("fakeredis")  # whoever has a server of it has imported it
+    fakeredis = sys.modules.get("fakeredis")  # code with a server of it has imported it
     if fakeredis is None or not isinstance(given, fakeredis.FakeServer):
         raise ConfigurationError(f'{where}["OPTIONS"]["server"] is for a FakeServer of fakeredis, in tests.')
     found: type[DriverConnection] | None = getattr(fakeredis, "FakeRedisConnection", None)

@@ -52,7 +52,7 @@ class Exchange:
     async def run(
         self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
     ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` it is not known whether it ran."""
         line = await self.lines.open(timeout)
         try:
             reply = await line.ask(script.call(keys, args))

@@ -86,7 +86,7 @@ class LoopConnection:
             stream.close()
 
     def close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The same from any thread. Whoever asks from now on opens another."""
+        """The same from any thread. The next request opens another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             with suppress(RuntimeError):  # the loop has ended, and the connection with it

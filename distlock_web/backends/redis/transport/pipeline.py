@@ -56,7 +56,7 @@ class Pipeline(Exchange):
     ) -> list[Reply | DistLockError]:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one.
 
-        Where an answer gives somebody a lock, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
+        Where an answer gives a lock, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
         """
         gives = script.gives if self.address.min_replicas else None
         wait = None if gives is None else wait_command(self.address, timeout)

@@ -21,7 +21,7 @@ from .pool import ConnectionPool, ping
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
 PLACE_OUTLIVES = 20.0
-#: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
+#: Seconds for which a lock is given back that was handed to a waiter that has gone; how long its lease is is not known.
 GIVE_UP_WITHIN = 3600.0
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 RELEASED_TOKENS_KEPT = 1000
@@ -93,7 +93,7 @@ class Server:
         self._let_go()
 
     def retire(self, successor: Server) -> None:
-        """Nobody needs it any more: let go of its connections. What was put off until it answers is another's."""
+        """It is not needed any more: let go of its connections. What was put off until it answers is another's."""
         successor.outage.take_over(self.outage)
         self._moved()
 

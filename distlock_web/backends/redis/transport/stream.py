@@ -94,7 +94,7 @@ class Stream(asyncio.Protocol):
         return self._error is not None or self._transport.is_closing()
 
     def ask(self, packed: bytes, answers: int) -> list[asyncio.Future[Reply]]:
-        if self._error is not None:  # since the caller looked, or was answered: nobody would ever answer this
+        if self._error is not None:  # since the caller looked, or was answered: this would never be answered
             raise ConnectionError("the connection was closed meanwhile")
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -110,8 +110,8 @@ class Stream(asyncio.Protocol):
     def confirm(self, wait: bytes) -> asyncio.Future[Reply]:
         """How many replicas have what is asked in this turn: one WAIT, behind all of it, for all who want to know.
 
-        Until it is answered nothing else is written: the server would not read it, and whoever comes meanwhile shares
-        the next one. So an answer may take the time-out of two of them, however many ask.
+        Until it is answered nothing else is written: the server would not read it. One that comes meanwhile shares the
+        next one. So an answer may take the time-out of two of them, however many ask.
         """
         if self._confirmation is None:
             self._wait, self._confirmation = wait, self._loop.create_future()

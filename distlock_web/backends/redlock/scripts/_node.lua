@@ -52,7 +52,7 @@ local function no_vote(now, who, delay)
   end
 end
 
--- Whose vote it is; nil: nobody's.
+-- Whose vote it is; nil: it is free.
 local function read()
   local value = call('GET', N)
   if not value then

@@ -14,7 +14,7 @@ for i = 3, #KEYS do
   N = KEYS[i]
   local token, expire = ARGV[2 * i - 4], tonumber(ARGV[2 * i - 3])
   local known, lock = pcall(read)
-  local lost = known and loss(lock, token) or 2 -- somebody else's key concerns this lock, not the others
+  local lost = known and loss(lock, token) or 2 -- a foreign key concerns this lock, not the others
   if lost == 0 and lock.state ~= 'held' then
     lost = 1
   end

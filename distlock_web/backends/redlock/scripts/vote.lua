@@ -1,10 +1,10 @@
--- Vote for this attempt, if the node has not voted for somebody else.
+-- Vote for this attempt, if the node has not voted for another.
 --
 -- ARGV     1 token  2 attempt: more than every one before  3 who asks, as in QUORUM: "self;members;delay"  4 delay (µs)
 --          5 expire (ms)  6 the fence to give it, so that all nodes give the same; '' the time  7 µs that this fence may be ahead
 --          of the time; '' another node has given it  8 holder, for people  9 '1': it waits, if it does not get it
 -- Answers  {fence, now}                            the vote is this attempt's, for `expire` at least
---          {0, now, remaining (ms), token, since (µs), holder}  somebody else's; or a later attempt's of the same token
+--          {0, now, remaining (ms), token, since (µs), holder}  another's; or a later attempt's of the same token
 --          {-1, now} {-2, now, QUORUM} {-3, now, µs}  no vote: a node that may have forgotten some; another quorum's; too young
 
 local token, attempt, who, delay, expire = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
