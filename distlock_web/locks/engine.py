@@ -55,14 +55,14 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
     """
     spec = scope.spec
     port = spec.store.port(scope.runtime)
-    until = now() + spec.wait if spec.wait else None  # over all names
+    scope.waits_until = now() + spec.wait if spec.wait else None
     try:
         for name in spec.names:
             scope.waited = 0.0
             if ticket is not None:
                 await handover.take_on(scope, port, name, ticket)
-            elif chain.find_enclosing(spec.store, name) is None or not await enter_again(scope, port, name, until):
-                await _take(scope, port, name, until)
+            elif chain.find_enclosing(spec.store, name) is None or not await enter_again(scope, port, name):
+                await _take(scope, port, name)
         if scope.has_waited and scope.acquired and len(scope.holds) > 1:
             # The first leases have aged while the others were awaited, and the store may have lost one of them, to a
             # failover or by force: the block begins only when it has confirmed all, each with a full lease.
@@ -81,7 +81,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         raise
 
 
-async def _take(scope: Scope, port: Port, name: str, until: float | None) -> None:
+async def _take(scope: Scope, port: Port, name: str) -> None:
     """Take one name from the store, with a fresh claim."""
     spec = scope.spec
     token = new_token(spec.store.ident)
@@ -98,7 +98,7 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
         except BackendUnavailable:
             answer = await port.acquire(claim, spec.wait)  # asked again, once: every verb may be sent twice
         if isinstance(answer, Busy) and spec.wait != 0 and not answer.final:
-            answer = await _queue(scope, port, claim, answer, until)
+            answer = await _queue(scope, port, claim, answer)
         if isinstance(answer, Granted):
             hold = scope.add(claim, answer)
     except BaseException as error:
@@ -114,20 +114,20 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
         hold.tell("acquired")
 
 
-async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:
+async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy) -> Granted | Busy:
     """Wait for our turn, while what is held already is kept. ``Busy``: it is done."""
     begun = now()
     scope.has_waited = True
     try:
         if not scope.holds:
-            return await _wait(scope, port, claim, answer, until)
+            return await _wait(scope, port, claim, answer)
         with watchdog.keep_alive(scope.holds):
-            return await _wait(scope, port, claim, answer, until)
+            return await _wait(scope, port, claim, answer)
     finally:
         scope.waited = now() - begun
 
 
-async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:
+async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy) -> Granted | Busy:
     """Until it is ours. A store that stops answering meanwhile is asked again for one lease, then given up.
 
     ``LeaseLost`` if one of the locks that are held already is lost meanwhile.
@@ -135,7 +135,7 @@ async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: flo
     unreachable_since: float | None = None
     while True:
         scope.raise_if_lost()
-        left = scope.left(until)
+        left = scope.left()
         if left is not None and left <= 0:
             # What we know is from before we slept: the lock may be free, for no message tells of a lease that ended.
             last = await retry_once(port.acquire, claim, 0.0)

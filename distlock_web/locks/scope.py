@@ -69,16 +69,10 @@ class Scope:
     __slots__ = (
         "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
         "acquired", "asked", "entry", "gates", "gone", "has_waited", "holds", "in_block", "keep_for", "locked",
-        "opener", "record", "reentered", "runtime", "spec", "turns", "waited", "warned",
+        "opener", "record", "reentered", "runtime", "spec", "turns", "waited", "waits_until", "warned",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        spec: Spec,
-        runtime: Runtime,
-        opener: Opener | None = None,
-        in_block: bool = True,
-    ) -> None:
+    def __init__(self, spec: Spec, runtime: Runtime, opener: Opener | None = None, in_block: bool = True) -> None:
         self.spec = spec
         self.runtime = runtime  #: of the thread or task that uses it now, and ends it
         self.opener = opener  #: None: it is no ``with lock(...):``, or that has ended
@@ -92,6 +86,7 @@ class Scope:
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
         self.keep_for = spec.hold_at_least  #: seconds from its acquisition on that a success keeps it taken
         self.warned = False  #: of the transaction around it; or it is not to warn
+        self.waits_until: float | None = None  #: by our clock, for all of its names; None: ``spec.wait`` says it
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these
@@ -175,9 +170,9 @@ class Scope:
             return 0.0
         return min((hold.remaining for hold in self.holds), default=0.0)
 
-    def left(self, until: float | None) -> float | None:
+    def left(self) -> float | None:
         """Seconds that the caller wants to wait still; None: for ever."""
-        return self.spec.wait if until is None else max(0.0, until - now())
+        return self.spec.wait if self.waits_until is None else max(0.0, self.waits_until - now())
 
     # How it ends --------------------------------------------------------------------------------------------------
 

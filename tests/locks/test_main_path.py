@@ -20,9 +20,9 @@ from distlock_web.core import integrations
 from tests.support.source import PACKAGE, shown, tree
 from tests.support.waiting import eventually
 
-#: Of a free lock, with what the store does. Each may only fall; the share of the opened lines only with the lines.
+#: Of a free lock, with what the store does: each may only fall. The lines that one opens are those of all of its files.
 #: The aim: 65 calls, 12 files, 600 lines, 20 classes, 40 %.
-MAX_CALLS, MAX_FILES, MAX_LINES, MAX_CLASSES, MIN_SHARE = 68, 20, 714, 26, 0.173
+MAX_CALLS, MAX_FILES, MAX_LINES, MAX_CLASSES, MAX_OPENED = 68, 20, 709, 26, 4_150
 #: What a wait adds to that. The aim: 350 lines in 4 files.
 MAX_MORE_LINES, MAX_MORE_FILES = 310, 5
 
@@ -166,18 +166,18 @@ def test_a_free_lock_takes_few_calls_in_few_files() -> None:
     gone = Counter(known) - ours
     assert not gone, f"take it out of the list: {sorted(gone.elements())}"
     lines = sum(map(way.lines, way.files))
-    share = lines / sum(map(length, way.files))
+    opened = sum(map(length, way.files))
     print(way.table())
     print(*sorted(kind.__name__ for kind in way.classes))
     print(
         f"a free lock: {len(way.calls)} calls, {len(way.files)} files, {lines} lines, {len(way.classes)} classes, "
-        f"{share:.0%} of what one opens"
+        f"{lines / opened:.0%} of the {opened} that one opens"
     )
     assert len(way.calls) <= MAX_CALLS, sorted(name for name in way.named if name.startswith("backends/"))
     assert len(way.files) <= MAX_FILES
     assert lines <= MAX_LINES
     assert len(way.classes) <= MAX_CLASSES
-    assert share >= MIN_SHARE
+    assert opened <= MAX_OPENED
 
 
 def test_a_wait_adds_little_to_that() -> None:

@@ -22,7 +22,7 @@ _STILL_INSIDE = (
 )
 
 
-async def enter_again(scope: Scope, port: Port, name: str, until: float | None) -> bool:
+async def enter_again(scope: Scope, port: Port, name: str) -> bool:
     """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
     spec = scope.spec
     while (found := chain.find_enclosing(spec.store, name, _passes_by(scope))) is not None:
@@ -37,7 +37,7 @@ async def enter_again(scope: Scope, port: Port, name: str, until: float | None) 
             if admission == "busy" and spec.wait != 0:
                 scope.has_waited = True
                 with watchdog.keep_alive(scope.holds):
-                    admission = await gate.enter(turn, scope.runtime, scope.left(until), spec.max_waiters)
+                    admission = await gate.enter(turn, scope.runtime, scope.left(), spec.max_waiters)
             if admission in ("busy", "full"):
                 raise busy_error(spec, name, _busy_with(hold)._replace(full=admission == "full"))
             if admission == "ours" and outer.gone is None and hold.check():
