@@ -358,7 +358,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "until-commit": _scenario({"a": ["done", "done"]}, "records", modes="threads", processes=True, a=commits),
     "by-force": _scenario(
-        {"a": ["acquired", "LeaseLost"], "b": [*_HELD, "done"]}, "listing", a=loses_it_by_force, b=takes_by_force
+        {"a": ["acquired", "LeaseLost"], "b": [*_HELD, "done"]}, a=loses_it_by_force, b=takes_by_force
     ),
     "max-waiters": _scenario(
         {"a": _HELD, "b": _HELD, "c": ["LockBusy"]}, "bounded_queue",
