@@ -72,20 +72,6 @@ class Connection(Pooled):
             self._connection.disconnect()
 
 
-def ping(address: RedisAddress) -> None:
-    """Ask on a connection of its own whether the server answers. Raises ``DistLockError`` if it does not."""
-    try:
-        connection: Any = address.connect()
-        try:
-            # A script, as every request is: a server that holds those back (CLIENT PAUSE, a proxy) may answer a PING.
-            connection.send_command("EVAL", "return 1", "0")
-            connection.read_response()
-        finally:
-            connection.disconnect()
-    except FAILURES as error:
-        raise translated(error, address) from error
-
-
 class ConnectionPool(Pool[Connection]):
     """At most ``max_connections``; who finds none free waits ``pool_timeout`` seconds."""
 

@@ -7,16 +7,18 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ....core.backend import Claim
 from ....core.runtime import lives_for_one_call
 from ....kit.outage import Outage
 from .address import RedisAddress, is_fake
+from .errors import FAILURES, translated
 from .exchange import Exchange, Lines
 from .listener import Listener
 from .loop_connection import LoopConnection
 from .pipeline import Pipeline
-from .pool import ConnectionPool, ping
+from .pool import ConnectionPool
 
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
@@ -110,3 +112,17 @@ class Server:
     def _give_up(self, claim: Claim, fence: int) -> None:
         """Cancel what a waiter was granted that has gone without a word; with a fence, that grant alone."""
         self.outage.postpone(partial(self._cancel, claim, fence), after=0.0, within=GIVE_UP_WITHIN)
+
+
+def ping(address: RedisAddress) -> None:
+    """Ask on a connection of its own whether the server answers. Raises ``DistLockError`` if it does not."""
+    try:
+        connection: Any = address.connect()
+        try:
+            # A script, as every request is: a server that holds those back (CLIENT PAUSE, a proxy) may answer a PING.
+            connection.send_command("EVAL", "return 1", "0")
+            connection.read_response()
+        finally:
+            connection.disconnect()
+    except FAILURES as error:
+        raise translated(error, address) from error
