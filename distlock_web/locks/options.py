@@ -196,7 +196,8 @@ class Options:
         template: str = "",
     ) -> Spec:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
-        store = registry().store(self.store)
+        stores = registry()
+        store = stores.stores.get(self.store) or stores.store(self.store)  # a call less, for every lock
         known = self._resolved.get(runtime)
         if known is None or known.store() is not store or known.config is not store.config:
             known = self._resolved[runtime] = self._resolve(store, runtime)

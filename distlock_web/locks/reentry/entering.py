@@ -1,4 +1,4 @@
-"""A lock that the call chain holds is entered again, and a lease by a ``with``: without a request, one at a time."""
+"""A lock that the call chain holds is entered again, without a request; a lease is entered by a ``with``, one at a time."""
 
 from __future__ import annotations
 
