@@ -107,24 +107,7 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
     ``nested``: also where blocks inside of it go on; these are without their lock then.
     """
     scope.check_usable()
-    if scope.reentered or (not nested and any(hold.depth > 1 for hold in scope.acquired)):
-        raise ConfigurationError(
-            f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
-        )
-    if not scope.spec.store.backend.capabilities.transfer:
-        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over (detach, attach).")
-    if scope.spec.limit > 1:
-        raise ConfigurationError(
-            f"The lock {names_of(scope)} has several holders (limit, shared): its lease cannot be handed over. Let "
-            f"the receiver take its own place."
-        )
-    if not scope.acquired:
-        raise NotHeld("There is no lock to hand over: this call was let through without one.")
-    if scope.asked:
-        raise ConfigurationError(
-            f"{names_of(scope)} is a lease of once, which cannot be handed over: its record is written where it "
-            f"began. Start the work elsewhere with its own lock or once."
-        )
+    _check_transferable(scope, nested)
     ticket = Ticket.of(scope)
     try:
         if scope.close(runtime):
@@ -143,6 +126,28 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
         await undo(error, scope, partial(_take_back, scope, ticket.proof, transit))
         raise
     raise scope.over_error()
+
+
+def _check_transferable(scope: Scope, nested: bool) -> None:
+    """``ConfigurationError`` for a lock that cannot be handed over, ``NotHeld`` where there is none."""
+    if scope.reentered or (not nested and any(hold.depth > 1 for hold in scope.acquired)):
+        raise ConfigurationError(
+            f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
+        )
+    if not scope.spec.store.backend.capabilities.transfer:
+        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over (detach, attach).")
+    if scope.spec.limit > 1:
+        raise ConfigurationError(
+            f"The lock {names_of(scope)} has several holders (limit, shared): its lease cannot be handed over. Let "
+            f"the receiver take its own place."
+        )
+    if not scope.acquired:
+        raise NotHeld("There is no lock to hand over: this call was let through without one.")
+    if scope.asked:
+        raise ConfigurationError(
+            f"{names_of(scope)} is a lease of once, which cannot be handed over: its record is written where it "
+            f"began. Start the work elsewhere with its own lock or once."
+        )
 
 
 async def _hand_over(scope: Scope, proof: Token, transit: float) -> None:

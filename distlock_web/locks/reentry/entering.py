@@ -1,4 +1,4 @@
-"""A lock that the call chain holds is entered again, without a request; a lease is entered by a ``with``, one at a time."""
+"""A lock that the call chain holds is entered again, without a request; one ``with`` at a time enters a lease."""
 
 from __future__ import annotations
 
