@@ -20,7 +20,7 @@ from .loop_connection import LoopConnection
 from .pipeline import Pipeline
 from .pool import ConnectionPool
 
-#: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
+#: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_join.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
 PLACE_OUTLIVES = 20.0
 #: Seconds for which a lock is given back that was handed to a waiter that has gone; how long its lease is is not known.
