@@ -35,15 +35,21 @@ class VerbCases(Cases):
     @needs("queue")
     @case
     async def test_join_twice_is_one_place(self, harness: Harness) -> None:
-        await granted(harness.port, claim())
-        waiting = claim()
-        places = [await harness.port.acquire(waiting, 10) for _ in range(2)]
-        assert isinstance(places[0], Busy)
-        assert isinstance(places[1], Busy)
-        assert places[0].memo == places[1].memo
-        line = await harness.shown(NAME)
-        assert line.waiters == 1
-        await harness.port.cancel(waiting)
+        mine, first, second = (claim(expire=300) for _ in range(3))
+        await granted(harness.port, mine)
+        for waiting in (first, second, first):
+            answer = await harness.port.acquire(waiting, None)
+            assert isinstance(answer, Busy)
+        assert (await harness.shown(NAME)).waiters == 2
+        await harness.port.release(mine)
+        begun = now()
+        while isinstance(answer, Busy):
+            answer = await harness.port.wait(first, answer, PATIENCE)
+            assert now() - begun < PATIENCE, "it had lost its place to the one behind it"
+        assert isinstance(await harness.port.acquire(second, 0), Busy)
+        for gone in (second, first):
+            await harness.port.cancel(gone)
+        assert await harness.line(NAME) is None
 
     @case
     async def test_release_twice_is_no_loss_and_does_not_touch_the_successor(self, harness: Harness) -> None:
@@ -147,7 +153,8 @@ class VerbCases(Cases):
 
     @case
     async def test_what_a_page_of_locks_asks_every_store_answers(self, harness: Harness) -> None:
-        """Also one that cannot tell, and says so."""
+        """Also one that cannot tell, and says so: by what its port inherits."""
+        assert Port in type(harness.port).__mro__, "a port has to inherit distlock_web.core.backend.Port"
         mine = claim()
         await granted(harness.port, mine)
         assert await harness.port.names(1) in (None, (1, [NAME]))
