@@ -129,8 +129,8 @@ class BackendUnavailable(DistLockError):
 class NotSent(BackendUnavailable):
     """The store of the locks was not asked.
 
-    For authors of stores: nothing of this verb is done, for sure, and the same request would only wait again. So it
-    is neither repeated nor cancelled.
+    For authors of stores: the request was not sent, or what was sent was undone. Nothing of this verb is done, for
+    sure, and the same request would only wait again. So it is neither repeated nor cancelled.
     """
 
 

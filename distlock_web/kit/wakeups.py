@@ -1,4 +1,4 @@
-"""Where those sleep who wait for a lock of a store whose driver blocks, and when they ask again."""
+"""Where the callers of this process sleep that wait for a lock, in threads and in tasks, and when they ask again."""
 
 from __future__ import annotations
 
