@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from ..core.backend import Backend, Busy, Claim, Granted, LockInfo, Loss, Port
-from ..core.errors import BackendUnavailable, NotSent
+from ..core.backend import Backend, Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo
+from ..core.errors import BackendUnavailable, ConfigurationError, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, now
 from .wakeups import Wakeups
 
@@ -59,6 +59,14 @@ class BlockingVerbs(Protocol):
 
     @abstractmethod
     def revoke(self, name: str, fence: int) -> bool: ...
+
+    def names(self, limit: int | None) -> tuple[int, list[str]] | None:
+        """None: ``inspect`` reads them all."""
+        return None
+
+    def waiters(self, name: str, limit: int) -> list[WaiterInfo] | None:
+        """None: it cannot tell."""
+        return None
 
     def done(self, limit: int) -> list[LockInfo]:
         """Only of a store with ``records``, as the next one."""
@@ -141,6 +149,12 @@ class BlockingPort(Port):
     async def revoke(self, name: str, fence: int) -> bool:
         return await self._hold(self._verbs.revoke, name, fence)
 
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]] | None:
+        return await self._hold(self._verbs.names, limit)
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo] | None:
+        return await self._hold(self._verbs.waiters, name, limit)
+
     async def done(self, limit: int) -> list[LockInfo]:
         return await self._hold(self._verbs.done, limit)
 
@@ -213,6 +227,12 @@ class BlockingBackend(Backend):
         *,
         renewing: BlockingVerbs | None = None,
     ) -> None:
+        for given in (verbs, renewing or verbs):
+            if BlockingVerbs not in type(given).__mro__:  # what it does not offer would be missing at its first use
+                raise ConfigurationError(
+                    f"The verbs of the store {name} are of type {type(given).__name__}, which has to inherit "
+                    f"{BlockingVerbs.__module__}.{BlockingVerbs.__name__}."
+                )
         self._wakeups, self._executors = wakeups, Executors(name)
         self._sync_port, self._async_port, self._renewal_port = (
             BlockingPort(of, runtime, wakeups, self._executors)

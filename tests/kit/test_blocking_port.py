@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from distlock_web import BackendUnavailable
-from distlock_web.core.backend import Busy, Capabilities, Claim, Granted
-from distlock_web.core.errors import NotSent
+from distlock_web.core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Port, WaiterInfo
+from distlock_web.core.errors import ConfigurationError, NotSent
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from distlock_web.kit import blocking_port
 from distlock_web.kit.blocking_port import ACQUIRING_THREADS, BlockingBackend, BlockingPort, BlockingVerbs, Executors
@@ -21,19 +22,19 @@ from distlock_web.kit.wakeups import PLACE, Wakeups, stagger
 from tests.support.waiting import PATIENCE
 
 
-class SlowVerbs:
+class SlowVerbs(BlockingVerbs):
     """A store that answers when it is allowed to."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
         self.may_answer = threading.Event()
-        self.done: list[str] = []
+        self.answered: list[str] = []
         self.error: Exception | None = None
 
     def acquire(self, claim: Claim, join: bool, memo: None) -> Granted | Busy:
         self.asked.release()
         assert self.may_answer.wait(PATIENCE)
-        self.done.append("acquire")
+        self.answered.append("acquire")
         if self.error is not None:
             raise self.error
         return Granted(1, 0.0)
@@ -46,10 +47,19 @@ class SlowVerbs:
         self.acquire(claim, False, None)
 
     def cancel(self, claim: Claim) -> None:
-        self.done.append("cancel")
+        self.answered.append("cancel")
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> None:
-        self.done.append("release")
+        self.answered.append("release")
+
+    def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[None]:
+        return [None for _ in claims]
+
+    def inspect(self, names: Sequence[str] | None) -> list[LockInfo]:
+        return []
+
+    def revoke(self, name: str, fence: int) -> bool:
+        return False
 
     async def until_asked(self) -> None:
         assert await asyncio.to_thread(self.asked.acquire, timeout=PATIENCE)
@@ -59,7 +69,7 @@ class Ports:
     def __init__(self) -> None:
         self.verbs = SlowVerbs()
         self.executors = Executors("test")
-        wakeups, verbs = Wakeups(), cast(BlockingVerbs, self.verbs)
+        wakeups, verbs = Wakeups(), self.verbs
         self.tasks = BlockingPort(verbs, TASKS, wakeups, self.executors)
         self.threads = BlockingPort(verbs, THREADS, wakeups, self.executors)
 
@@ -107,7 +117,7 @@ def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Ca
         await cancelling
 
     asyncio.run(main())
-    assert ports.verbs.done == ["acquire", "cancel"]
+    assert ports.verbs.answered == ["acquire", "cancel"]
 
 
 def test_nor_does_one_that_goes_on_in_another_thread_when_the_loop_ends(ports: Ports) -> None:
@@ -127,7 +137,7 @@ def test_nor_does_one_that_goes_on_in_another_thread_when_the_loop_ends(ports: P
     asyncio.run(main())
     threading.Timer(0.05, ports.verbs.may_answer.set).start()
     drive(ports.threads.cancel(claim))
-    assert ports.verbs.done == ["acquire", "cancel"]
+    assert ports.verbs.answered == ["acquire", "cancel"]
     assert not ports.executors.interrupted
 
 
@@ -146,7 +156,7 @@ def test_the_failure_of_an_interrupted_acquisition_is_nobodys(ports: Ports, capl
 
     with caplog.at_level(logging.ERROR, "asyncio"):
         asyncio.run(main())
-    assert ports.verbs.done == ["acquire", "cancel"]
+    assert ports.verbs.answered == ["acquire", "cancel"]
     assert not caplog.records
 
 
@@ -158,7 +168,7 @@ def test_tasks_that_want_a_lock_keep_no_other_from_releasing_one(ports: Ports) -
         for _ in range(ACQUIRING_THREADS):
             await ports.verbs.until_asked()
         await asyncio.wait_for(ports.tasks.release(a_claim()), PATIENCE / 2)
-        assert ports.verbs.done == ["release"]
+        assert ports.verbs.answered == ["release"]
         ports.verbs.may_answer.set()
         await asyncio.gather(*wanting)
 
@@ -184,7 +194,7 @@ def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkey
     assert {type(answer) for answer in answers[ACQUIRING_THREADS:]} == {NotSent}, (
         "to ask again is to wait as long again"
     )
-    assert ports.verbs.done == ["acquire"] * ACQUIRING_THREADS, "the store was not asked by them"
+    assert ports.verbs.answered == ["acquire"] * ACQUIRING_THREADS, "the store was not asked by them"
 
 
 def test_where_no_thread_can_be_started_nothing_is_done_later_but_what_a_busy_one_has_begun(ports: Ports) -> None:
@@ -208,7 +218,7 @@ def test_where_no_thread_can_be_started_nothing_is_done_later_but_what_a_busy_on
             await ports.tasks.acquire(a_claim(), 0)
         begins[1].start()  # the next thread of the pool finds it
         begins[1].join()
-        assert ports.verbs.done == ["acquire"]
+        assert ports.verbs.answered == ["acquire"]
 
     asyncio.run(twice())
 
@@ -246,16 +256,63 @@ class SlowBackend(BlockingBackend):
 
 def test_who_waits_when_a_backend_is_closed_asks_again() -> None:
     wakeups = Wakeups()
-    backend = SlowBackend("test", cast(BlockingVerbs, SlowVerbs()), wakeups)
+    backend = SlowBackend("test", SlowVerbs(), wakeups)
     parker = wakeups.expect("waiting", THREADS)
     backend.close()
     assert drive(parker.park(0.0))
 
 
 def test_renewals_have_verbs_of_their_own_where_a_store_says_so() -> None:
-    verbs, renewing = (cast(BlockingVerbs, SlowVerbs()) for _ in range(2))
+    verbs, renewing = (SlowVerbs() for _ in range(2))
     assert SlowBackend("test", verbs, Wakeups()).renewal_port()._verbs is verbs
     backend = SlowBackend("test", verbs, Wakeups(), renewing=renewing)
     assert [port._verbs for port in (backend.sync_port(), backend.async_port())] == [verbs, verbs]
     assert backend.renewal_port()._verbs is renewing
     assert backend.renewal_port().runtime is THREADS
+
+
+def _verbs(of: type) -> set[str]:
+    return {name for name, found in vars(of).items() if inspect.isfunction(found) and not name.startswith("_")}
+
+
+def test_what_a_port_may_offer_the_verbs_may_offer_and_the_port_asks_them() -> None:
+    """One that the port only inherits is a store's no more: it would say for every store that it has none."""
+    asked = _verbs(Port) - {"wait"}  # the port's own
+    assert "names" in asked
+    assert _verbs(BlockingVerbs) == asked
+    assert _verbs(BlockingPort) == asked | {"wait"}
+
+
+class TellingVerbs(SlowVerbs):
+    def names(self, limit: int | None) -> tuple[int, list[str]] | None:
+        return 3, ["a", "b", "c"][:limit]
+
+    def waiters(self, name: str, limit: int) -> list[WaiterInfo] | None:
+        return [WaiterInfo(name, 1.0)][:limit]
+
+
+@pytest.mark.parametrize("verbs", [SlowVerbs, TellingVerbs])
+def test_a_store_on_a_blocking_driver_tells_a_page_of_locks_what_it_can(verbs: type[SlowVerbs]) -> None:
+    backend = SlowBackend("test", verbs(), Wakeups())
+
+    async def told(port: BlockingPort) -> object:
+        return await port.names(), await port.names(1), await port.waiters("a", 1), await port.waiters("a", 0)
+
+    known: tuple[object, ...] = (3, ["a", "b", "c"]), (3, ["a"]), [WaiterInfo("a", 1.0)], []
+    expected = known if verbs is TellingVerbs else (None,) * 4
+    assert drive(told(backend.sync_port())) == expected
+    assert asyncio.run(told(backend.async_port())) == expected
+    backend.close()
+
+
+@pytest.mark.parametrize("renewing", [False, True])
+def test_verbs_that_inherit_nothing_are_refused_when_the_backend_is_made(renewing: bool) -> None:
+    """Locks would work, and the page of held locks would ask for what is not there."""
+
+    class Bare:
+        pass
+
+    bare: Any = Bare()
+    verbs = {"verbs": SlowVerbs(), "renewing": bare} if renewing else {"verbs": bare}
+    with pytest.raises(ConfigurationError, match=r"test are of type Bare.* inherit .*blocking_port\.BlockingVerbs\."):
+        SlowBackend("test", wakeups=Wakeups(), **verbs)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import DICE, Token, now
+from ...kit.blocking_port import BlockingVerbs
 from ...kit.outage import Outage
 from .database import Database, Locked, NoConnectionFree, Transaction, Unopened, in_transaction
 from .locked_row import GRACE, LockedRow, as_info, lock_rows, microseconds, purge, purge_ended
@@ -35,7 +36,7 @@ CROWDED = (0.05, 0.25)
 MIN_SHARE = 0.05
 
 
-class SQLVerbs:
+class SQLVerbs(BlockingVerbs):
     """Blocking, for any thread. ``news`` tells those who wait here what others have done.
 
     ``reserve``: for those that have a lock, when those that want one have all connections of ``database``.
