@@ -65,9 +65,6 @@ def _registry(app: Flask) -> Registry | None:
     mapping, mistakes = with_policies(app.config.get("DISTLOCK"), app.config)
     for mistake in (*slips, *mistakes):
         raise mistake
-    if "DISTLOCK" in app.config:
-        own = Registry(mapping)
-        make_backends(own)
-        return own
-    make_backends(None)
-    return None
+    own = Registry(mapping) if "DISTLOCK" in app.config else None
+    make_backends(own)
+    return own

@@ -41,10 +41,10 @@ class DistLock:
         header: str | None = None,
         user: Callable[[HTTPConnection], object] | None = None,
     ) -> None:
-        self.registry = None if stores is None else Registry(stores)
-        make_backends(self.registry)
         if user is not None:
             check_plain(user, "user=")
+        self.registry = None if stores is None else Registry(stores)
+        make_backends(self.registry)
         outermost = partial(
             RequestMiddleware,
             registry=self.registry,

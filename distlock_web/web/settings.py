@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, configured, registry
+from ..core.registry import Registry, check_environment
 from ..core.request_id import DEFAULT_HEADER
 from ..core.setting import Setting, table, unchecked, unknown_name
 from .request_ids import header_name, user_hook
@@ -44,9 +43,10 @@ def make_backends(own: Registry | None) -> None:
 
     Nothing is sent yet. ``own``: the stores of the app; None: it has those of the process.
     """
-    if own is None and configured() is None and os.environ.get("DISTLOCK_URL"):
-        own = registry()
-    for store in () if own is None else own.stores.values():
+    if own is None:
+        check_environment()
+        return
+    for store in own.stores.values():
         _ = store.backend
 
 

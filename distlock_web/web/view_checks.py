@@ -28,7 +28,8 @@ def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, 
 def check_view(name: str, locked: LockedFunction, registry: Registry | None, skipped: str) -> None:
     """Raise ``ConfigurationError``. ``registry``: the app's own stores; ``skipped``: what becomes of a None.
 
-    Without stores of its own the app has those of the process, if they are known by now.
+    Without stores of its own the app has those of the process. They may be configured, or replaced, until its first
+    request: what they have not, or cannot do, is no mistake yet.
     """
     if locked.once is not None and not locked.once.has_key:
         raise ConfigurationError(
@@ -36,15 +37,18 @@ def check_view(name: str, locked: LockedFunction, registry: Registry | None, ski
             f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'
         )
     on_busy = locked.on_busy
-    registry = registry or configured()
-    if registry is not None:
+    if registry is None:
+        of_process = configured()
+        store = None if of_process is None else of_process.stores.get(locked.options.store)
+    else:
         store = registry.store(locked.options.store)
-        on_busy = store.config.on_busy if on_busy is None else on_busy
         if locked.options.wants_more:  # what only some stores can do
             try:
                 locked.options.check(store, TASKS if locked.asynchronous else THREADS)
             except ConfigurationError as error:
                 raise ConfigurationError(f"The view {name}: {error}") from error
+    if on_busy is None and store is not None:
+        on_busy = store.config.on_busy
     if on_busy == "skip":
         raise ConfigurationError(
             f'The view {name} has on_busy="skip": skipped, it would return None, which {skipped}. Say on_busy="raise" '

@@ -202,6 +202,19 @@ def test_also_if_it_is_a_store_of_the_process_that_says_it(monkeypatch: pytest.M
         app.add_url_rule("/", "pay", undecided)
 
 
+@pytest.mark.parametrize("url", ["", "memory://"])
+def test_stores_of_the_process_may_be_configured_after_the_views(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    from distlock_web.flask import DistLock
+
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", url)
+    app = Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/", "pay", distributed_lockable(key="a", store="slow")(lambda: "paid"))
+    configure({"default": {"BACKEND": "memory"}, "slow": {"BACKEND": "memory"}})
+    assert app.test_client().get("/").text == "paid"
+
+
 # Refusals ------------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 
 from distlock_web import ConfigurationError, configure, distributed_lockable, once
 from distlock_web.core import registry
-from distlock_web.starlette import DistLock
+from distlock_web.starlette import DistLock, extension
 from tests.support.asgi_clients import MakeApp, client_of
 
 
@@ -121,10 +121,33 @@ async def test_a_store_of_the_process_that_skips(app_of_the_process: FastAPI) ->
         await start(app_of_the_process)
 
 
-async def test_stores_that_are_configured_when_the_app_has_started(app_of_the_process: FastAPI) -> None:
-    """In its lifespan: nothing is known of them at the start."""
-    app_of_the_process.post("/pay")(distributed_lockable(key="a", store="slow")(endpoint))
-    await start(app_of_the_process)
+@pytest.mark.parametrize("url", ["", "memory://", "zookeeper://127.0.0.1:1"])
+@pytest.mark.parametrize("before", ["nothing", "a lock was taken", "fewer were configured"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda: distributed_lockable(key="a", store="slow")(endpoint),
+        lambda: distributed_lockable(key="a", limit=2)(endpoint),
+        lambda: distributed_lockable(key="a", shared=True)(endpoint),
+        lambda: distributed_lockable(key="a", max_waiters=2, wait=1)(endpoint),
+        lambda: once(key="a", keep="1h")(endpoint),
+    ],
+    ids=["another store", "limit", "shared", "max_waiters", "once"],
+)
+async def test_stores_that_are_configured_when_the_app_has_started(
+    monkeypatch: pytest.MonkeyPatch, url: str, before: str, view: Callable[[], Any]
+) -> None:
+    """In its lifespan: what is known at the start, by ``DISTLOCK_URL`` or from before, says nothing of them."""
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", url)
+    if before == "a lock was taken" and url:
+        registry.registry()
+    if before == "fewer were configured":
+        configure({"default": {"LOCATION": "zookeeper://127.0.0.1:1"}})
+    app = FastAPI()
+    DistLock(app)
+    app.post("/pay")(view())
+    await start(app)
 
 
 @pytest.fixture
@@ -133,6 +156,15 @@ def app_of_the_process(monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     app = FastAPI()
     DistLock(app)
     return app
+
+
+def test_the_url_counts_that_stands_there_when_the_first_lock_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app may be imported before a test, or the project, names another one."""
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", "redis://127.0.0.1:1")
+    DistLock(FastAPI())
+    monkeypatch.setenv("DISTLOCK_URL", "memory://")
+    assert registry.registry().store("default").config.location == "memory://"
 
 
 def test_a_wrong_address_of_the_environment_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +179,12 @@ async def name_of(connection: HTTPConnection) -> str:
     return "ann"
 
 
-def test_a_user_that_nobody_would_await() -> None:
+def test_a_user_that_nobody_would_await(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(extension, "make_backends", made.append)
     with pytest.raises(ConfigurationError, match=r"user= is .*name_of.* a coroutine function"):
-        DistLock(FastAPI(), user=name_of)
+        DistLock(FastAPI(), {"default": {"BACKEND": "memory"}}, user=name_of)
+    assert made == []  # which nobody would close
 
 
 def test_a_lock_above_its_route_is_refused_where_it_stands(app: FastAPI) -> None:
