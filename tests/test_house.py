@@ -90,7 +90,7 @@ FEATURES: dict[str, tuple[str, str]] = {
         "web/error_responses web/held_locks web/lock_presenter cli/held",
     ),
     "commit": (
-        r"transaction_begun|before_commit|rolled_back|record_within|store_in|warn_once|CallersTransaction",
+        r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|warn_once|CallersTransaction",
         "locks/commit locks/engine locks/ending django/transactions sqlalchemy/transactions",
     ),
     "hold_at_least": (

@@ -171,22 +171,13 @@ def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None)
 
 def configure_url(url: str, url_from: str) -> Registry:
     """Set the process's one store from a URL. Raises ``ConfigurationError``, which names where the URL came from."""
-    registry = _of_url(url, url_from)
+    registry = registry_of_url(url, url_from)
     _replace(registry)
     return registry
 
 
-def check_environment() -> None:
-    """``ConfigurationError`` for a wrong ``DISTLOCK_URL``, where that counts by now.
-
-    Nothing is configured by it: until the first lock, the project may call ``configure()``, or name another URL.
-    """
-    url = os.environ.get("DISTLOCK_URL")
-    if url and _configured is None:
-        _of_url(url, "DISTLOCK_URL").close()
-
-
-def _of_url(url: str, url_from: str) -> Registry:
+def registry_of_url(url: str, url_from: str) -> Registry:
+    """The same, not set."""
     try:
         registry = Registry({"default": {"LOCATION": url}})
         _ = registry.store("default").backend  # which looks at the rest of the URL, and connects to nothing

@@ -20,7 +20,7 @@ from django.db.backends.signals import connection_created
 from ..core.backend import StatementResult
 from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
-from ..locks.commit import before_commit, rolled_back, transaction_begun
+from ..locks.commit import before_commit, before_judging, rolled_back, transaction_begun
 from ..locks.hooks import Context
 from ..locks.lease import Lease
 from .databases import address_of
@@ -47,21 +47,25 @@ class DjangoTransactions:
         _refuse_open(function_name, transaction.get_connection(database))
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        def is_to_be_committed(result: object) -> bool:
+            if getattr(result, "exception", False) is True:
+                # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
+                transaction.set_rollback(True, using=database)
+            return not transaction.get_rollback(using=database)
+
         own: Any = transaction.atomic(using=database, durable=True)
         own.distlock_function = function_name
         with own:
             transactions = _committing(transaction.get_connection(database))
             for each in transactions:
                 transaction_begun(lease, each)
+            before_judging(lease, is_to_be_committed)
             result = call()
-            if getattr(result, "exception", False) is True:
-                # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
-                transaction.set_rollback(True, using=database)
-            if transaction.get_rollback(using=database):
-                rolled_back(lease)
-            else:
+            if is_to_be_committed(result):
                 # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
                 before_commit(lease, transactions)
+            else:
+                rolled_back(lease)
         return result
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: Any) -> R:

@@ -404,7 +404,8 @@ class Call:
         once, scope = self.locked.once, self.scope
         if once is None and not scope.keep_for:
             return True
-        if not self._succeeded(result):
+        is_undone = scope.settle is not None and not scope.settle(result)
+        if is_undone or not self._succeeded(result):
             scope.keep_for = 0.0  # free as soon as it is released
             return False
         if once is not None:

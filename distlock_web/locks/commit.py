@@ -2,15 +2,16 @@
 
 With ``until="commit"`` the decorator opens the transaction inside of the lock. Who does so for a framework calls
 ``transaction_begun`` as the first in it and ``before_commit`` as the last: that extends the lease, and writes what
-``once`` keeps in that very transaction, if the store is in its database. A plain lock that is taken or released inside
-of a transaction of other code causes a warning.
+``once`` keeps in that very transaction, if the store is in its database. Between them, when the function has returned,
+what ``before_judging`` was given is called. A plain lock that is taken or released inside of a transaction of other
+code causes a warning.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -33,6 +34,21 @@ def transaction_begun(lease: Lease, transaction: CallersTransaction) -> None:
     backend = scope.spec.store.backend
     if store_in(scope, [transaction]) is not None and backend.one_writer:
         backend.begin_within(transaction)
+
+
+def before_judging(lease: Lease, settle: Callable[[Any], bool]) -> None:
+    """``settle`` gets what the function returned, before anybody asks whether its work is done. False: it is undone.
+
+    Then nobody is asked, for a transaction that is to be rolled back may not be read any more.
+    """
+    scope: Scope = lease._scope
+    scope.settle = settle
+
+
+def is_once(lease: Lease) -> bool:
+    """Whether it is that of a ``once``, which leaves a record."""
+    scope: Scope = lease._scope
+    return scope.asked is not None
 
 
 def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> None:
@@ -59,9 +75,9 @@ def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> N
 
 
 def rolled_back(lease: Lease) -> None:
-    """Without an exception: what was done is undone, so there is nothing to record."""
+    """Without an exception: what was done is undone. Nothing is recorded, and the lock is free at its release."""
     scope: Scope = lease._scope
-    scope.leave_no_record()
+    scope.record, scope.keep_for = None, 0.0
 
 
 def store_in(scope: Scope, transactions: Sequence[CallersTransaction]) -> CallersTransaction | None:

@@ -161,14 +161,16 @@ class WebQuestions:
     def is_failure(self, result: Any, args: Args, kwargs: Kwargs, locked: object) -> bool:
         """Whether what a locked function returned, called with ``args``, says that its work was not done: an error.
 
-        Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
+        Asked for each call of ``once``, and where ``hold_at_least`` keeps the lock after a success, unless ``success=``
+        was given; with ``until="commit"``, inside of the open transaction. ``web/success.py`` has the rule.
         """
         return False
 
     def is_stream(self, result: Any, locked: object) -> bool:
         """Whether a locked function returned a streaming response of the framework's.
 
-        Asked with ``until="commit"``, which releases the lock before the body: that is warned of.
+        Asked with ``until="commit"``, which releases the lock before the body: that is warned of, once. And of each
+        generator, or the like, whose body has yet to run: one that no framework sends is refused.
         """
         return False
 

@@ -69,22 +69,21 @@ class Scope:
     __slots__ = (
         "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
         "acquired", "asked", "entry", "gates", "gone", "has_waited", "holds", "in_block", "keep_for", "locked",
-        "opener", "record", "reentered", "runtime", "spec", "turns", "waited", "waits_until", "warned",
+        "opener", "record", "reentered", "runtime", "settle", "spec", "turns", "waited", "waits_until", "warned",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: Opener | None = None, in_block: bool = True) -> None:
         self.spec = spec
         self.runtime = runtime  #: of the thread or task that uses it now, and ends it
         self.opener = opener  #: None: it is no ``with lock(...):``, or that has ended
-        #: False: a lease that was taken by hand, and that no ``with`` has entered yet.
-        self.in_block = in_block
+        self.in_block = in_block  #: False: a lease that was taken by hand, and that no ``with`` has entered yet
         #: By which ``with`` has entered such a lease: inside of it is who has this in his chain. None: who has any.
         self.entry: weakref.ref[Scope] | None = None
-        #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
-        self.locked = True
+        self.locked = True  #: False: ``on_backend_error="open"`` let the call through without a lock
         self.asked: Asked | None = None  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
         self.keep_for = spec.hold_at_least  #: seconds from its acquisition on that a success keeps it taken
+        self.settle: Callable[[Any], bool] | None = None  #: of ``until="commit"``: before it is judged
         self.warned = False  #: of the transaction around it; or it is not to warn
         self.waits_until: float | None = None  #: by our clock, for all of its names; None: ``spec.wait`` says it
         self.has_waited = False  #: for one of its names

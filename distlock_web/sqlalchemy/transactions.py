@@ -14,7 +14,7 @@ from ..core.database_address import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..core.integrations import Row
 from ..core.request_id import ask_user
-from ..locks.commit import before_commit, transaction_begun
+from ..locks.commit import before_commit, before_judging, is_once, transaction_begun
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from .begun import connections_of, may_be_ended
@@ -50,6 +50,14 @@ class SessionTransactions:
         def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
             transaction_begun(lease, _of(connection))
 
+        def flush(result: object) -> bool:
+            # What was added has its key, and what is wrong raises. Not of once: what is no success there is rolled
+            # back, right or wrong.
+            if not is_once(lease):
+                session.flush()
+            return True
+
+        before_judging(lease, flush)
         event.listen(session, "before_commit", extend)
         event.listen(session, "after_begin", begin)
         try:

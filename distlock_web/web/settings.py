@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, check_environment
+from ..core.registry import Registry, configured, registry_of_url
 from ..core.request_id import DEFAULT_HEADER
 from ..core.setting import Setting, table, unchecked, unknown_name
 from .request_ids import header_name, user_hook
@@ -41,13 +42,14 @@ PROJECT_SETTINGS = {
 def make_backends(own: Registry | None) -> None:
     """When an app starts, so that a wrong option or address, or a missing driver, stops that and not the first request.
 
-    Nothing is sent yet. ``own``: the stores of the app; None: it has those of the process.
+    Nothing is sent yet. ``own``: the stores of the app; None: it has those of the process. Nothing is configured by a
+    look at ``DISTLOCK_URL``: until the first lock, the project may call ``configure()``, or name another one.
     """
-    if own is None:
-        check_environment()
-        return
-    for store in own.stores.values():
-        _ = store.backend
+    if own is not None:
+        for store in own.stores.values():
+            _ = store.backend
+    elif configured() is None and (url := os.environ.get("DISTLOCK_URL")):
+        registry_of_url(url, "DISTLOCK_URL").close()
 
 
 #: From here on a name that is none of ours is a slip (``DISTLOCK_ON_BUZY``), and not a name of the project's own.

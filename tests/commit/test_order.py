@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, once
 from distlock_web.locks.lease import OnLost
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke
@@ -128,6 +130,61 @@ def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests
     assert get(view).content == b"done"
     assert history == ["acquire", "BEGIN", "view", "ROLLBACK", "release"]
     assert not written()
+
+
+def _refused(request: HttpRequest) -> HttpResponse:
+    """The database said no, and the view has answered that: nothing can be read in this transaction any more."""
+    Group.objects.create(name="written")
+    try:
+        Group.objects.create(name="written")
+    except IntegrityError:
+        transaction.set_rollback(True)
+    return HttpResponse(status=409)
+
+
+def _undone(request: HttpRequest) -> HttpResponse:
+    Group.objects.create(name="written")
+    transaction.set_rollback(True)
+    return HttpResponse("done")
+
+
+def _rest(request: HttpRequest) -> HttpResponse:
+    """As REST framework answers an exception."""
+    Group.objects.create(name="written")
+    answer = HttpResponse(status=400)
+    answer.exception = True  # type: ignore[attr-defined]
+    return answer
+
+
+@pytest.mark.parametrize("success", [None, lambda answer: Group.objects.exists(), lambda answer: True])
+@pytest.mark.parametrize(("view", "status"), [(_refused, 409), (_undone, 200), (_rest, 400)])
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        partial(distributed_lockable, hold_at_least=60),
+        partial(once, keep=60),
+    ],
+    ids=["a lock", "once"],
+)
+def test_what_is_rolled_back_is_no_success(
+    real_transactions: None, memory: None, get: Get, decorator: Any, view: Any, status: int, success: Any
+) -> None:
+    """Nobody asks the transaction, which cannot answer; and the lock is free, for there is work to do."""
+    locked = decorator(key="order", until="commit", success=success)(view)
+    assert [get(locked).status_code, get(locked).status_code] == [status, status]
+    assert not written()
+
+
+@pytest.mark.parametrize(
+    "decorator", [partial(distributed_lockable, hold_at_least=60), partial(once, keep=60)], ids=["a lock", "once"]
+)
+def test_a_rule_of_success_that_rolls_back(real_transactions: None, memory: None, get: Get, decorator: Any) -> None:
+    def undo(answer: object) -> bool:
+        transaction.set_rollback(True)
+        return True
+
+    locked = decorator(key="order", until="commit", success=undo)(lambda request: HttpResponse("done"))
+    assert [get(locked).status_code, get(locked).status_code] == [200, 200]
 
 
 def _broken(result: object) -> bool:

@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import ConfigurationError, LeaseLost, LockBusy, current_lease, distributed_lockable, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.lease import OnLost
@@ -142,6 +142,41 @@ def test_a_savepoint_rolls_back_alone(
     pay()
     assert history.count("extend") == 1
     assert count() == 2
+
+
+def test_what_was_added_is_in_the_database_when_success_is_asked(
+    session: scoped_session[Session], history: list[str]
+) -> None:
+    """Its id was None, so it counted as no success, and the lock was free at once."""
+    asked: list[list[str]] = []
+
+    def has_id(order: Order) -> bool:
+        asked.append(history.copy())
+        return order.id is not None and session.get(Order, order.id) is order
+
+    @distributed_lockable(key="order", until="commit", database=session, hold_at_least=60, success=has_id)
+    def pay() -> Order:
+        order = Order()
+        session.add(order)
+        return order
+
+    pay()
+    assert asked == [["acquire", "BEGIN", "INSERT"]]
+    assert history == ["acquire", "BEGIN", "INSERT", "extend", "COMMIT", "release"]
+    with pytest.raises(LockBusy):
+        pay()
+
+
+def test_of_once_nothing_is_flushed_that_is_rolled_back(session: scoped_session[Session], history: list[str]) -> None:
+    """What it had added may be wrong: an error of the database's would come in place of its answer."""
+
+    @once(key="order", keep=60, until="commit", database=session, success=lambda answer: answer != "declined")
+    def pay() -> str:
+        session.add(Order(state=None))
+        return "declined"
+
+    assert [pay(), pay()] == ["declined", "declined"]
+    assert "INSERT" not in history
 
 
 def test_what_asks_the_database_nothing_opens_nothing(session: scoped_session[Session], history: list[str]) -> None:
