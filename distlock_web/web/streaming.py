@@ -22,6 +22,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -123,12 +124,16 @@ class StreamLock:
         """The body's exception wins over that of its closing."""
         fields = self._scope.log_fields("stream")
         logger.warning("A streaming response that has failed could not be closed: %s", failure, extra=fields)
-        error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
+        _add_note(error, failure)
 
     def _log_loss(self, error: DistLockError) -> None:
         reason = error.reason if isinstance(error, LeaseLost) else "release"
         fields = self._scope.log_fields("lost" if isinstance(error, LeaseLost) else "error", reason=reason)
         logger.warning("A streaming response ended without its lock: %s", error, extra=fields)
+
+
+def _add_note(error: BaseException, failure: Exception) -> None:
+    error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
 
 
 def _exit_stack(lock: StreamLock, closers: Sequence[Callable[[], object]]) -> ExitStack:
@@ -181,7 +186,8 @@ class LockedAsyncBody(AsyncIterator[T]):
         self._lock = lock
         self._steps = steps
         self._closers = _exit_stack(lock, closers)
-        self._closing = asyncio.Lock()
+        self._open = [True]  # emptied by whoever closes it: list.pop is atomic
+        self._closed: Future[None] = Future()  # not asyncio's: who waits may have another loop
         self.begun = False
         lock.lives_with(self)
 
@@ -213,22 +219,36 @@ class LockedAsyncBody(AsyncIterator[T]):
             self._lock.close()
 
     async def aclose(self) -> None:
-        """A second call waits until it is closed: the lock is held to the end of the body."""
-        async with self._closing:
-            try:
-                await self._close_body()
-            finally:
-                await self._lock.aclose()
+        """The body, then its lock, which is held to the end of the body.
+
+        A second call waits for that end, for as long as the body's ``finally`` takes, and leaves the lock to the first.
+        """
+        if not self._open:
+            await self._close_body()
+            return
+        try:
+            await self._close_body()
+        finally:
+            await self._lock.aclose()
 
     def close_lock(self) -> None:
         """Release the lock, whatever becomes of the body: its event loop has ended."""
         self._lock.close_now()
 
     async def _close_body(self) -> None:
+        """Once, or wait until it is."""
+        try:
+            self._open.pop()
+        except IndexError:
+            await asyncio.shield(asyncio.wrap_future(self._closed))  # a cancellation is that of who waits
+            return
         aclose = getattr(self._steps, "aclose", None)
-        with self._closers:
-            if aclose is not None:
-                await self._lock.context.arun(_call(aclose))
+        try:
+            with self._closers:
+                if aclose is not None:
+                    await self._lock.context.arun(_call(aclose))
+        finally:
+            self._closed.set_result(None)
 
 
 class RequestBody(Iterator[T]):
@@ -258,9 +278,16 @@ class AsyncRequestBody(AsyncIterator[T]):
                 yield await anext(self)
         except StopAsyncIteration:
             pass
-        finally:
+        except GeneratorExit:  # it is dropped, or closed
             if self.is_open:
                 await self.aclose()
+            raise
+        except BaseException as error:
+            try:
+                await self.aclose()
+            except Exception as failure:
+                _add_note(error, failure)
+            raise
 
     async def __anext__(self) -> T:
         self.is_open = True

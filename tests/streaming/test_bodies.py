@@ -22,6 +22,7 @@ from django.test import RequestFactory
 from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, once
 from distlock_web.core.process import Process, check_process
 from distlock_web.core.registry import registry
+from distlock_web.django.streaming import send_in_request
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.kept_answers import REPLAYED
 from tests.support.forking import beside_threads, told_by_child
@@ -184,6 +185,113 @@ async def test_an_error_in_the_body_ends_it_async(injector: FaultInjector) -> No
     response.close()
     assert body.depths[-1] == 1
     assert injector.calls.count("release") == 1
+
+
+class Broken:
+    """A body that fails, and so does its closing."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> bytes:
+        raise ValueError("the body's own")
+
+    def close(self) -> None:
+        self.closed += 1
+        raise OSError("the file is gone")
+
+
+class ABroken:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def __aiter__(self) -> ABroken:
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise ValueError("the body's own")
+
+    async def aclose(self) -> None:
+        self.closed += 1
+        raise OSError("the file is gone")
+
+
+@pytest.mark.parametrize("in_request", [False, True], ids=["bare", "in its request"])
+def test_the_error_of_a_body_wins_over_that_of_its_closing(injector: FaultInjector, in_request: bool) -> None:
+    body = Broken()
+    response = streaming(body)
+    if in_request:
+        send_in_request(response)
+    with pytest.raises(ValueError, match="the body's own") as caught:
+        list(response)
+    response.close()  # with what is closed already, and does not fail again
+    assert "the file is gone" in str(caught.value.__notes__)
+    assert (body.closed, is_free()) == (1, True)
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["locked", "without a lock"])
+@pytest.mark.parametrize("in_request", [False, True], ids=["bare", "in its request"])
+async def test_the_error_of_a_body_wins_over_that_of_its_closing_async(
+    injector: FaultInjector, locked: bool, in_request: bool
+) -> None:
+    body = ABroken()
+    response = await astreaming(body) if locked else StreamingHttpResponse(body)
+    if in_request:
+        send_in_request(response)
+    with pytest.raises(ValueError, match="the body's own") as caught:
+        [chunk async for chunk in response]
+    response.close()
+    if locked or in_request:
+        assert "the file is gone" in str(caught.value.__notes__)
+        assert body.closed == 1
+    assert is_free()
+
+
+async def test_the_error_of_a_closing_is_told_where_there_is_no_other() -> None:
+    class Endless(ABroken):
+        async def __anext__(self) -> bytes:
+            return b"x"
+
+    response = StreamingHttpResponse(Endless())
+    send_in_request(response)
+    chunks: Any = aiter(response._iterator)  # type: ignore[attr-defined]
+    assert await anext(chunks) == b"x"
+    with pytest.raises(OSError, match="the file is gone"):
+        await chunks.aclose()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another loop"])
+async def test_who_closes_a_body_that_is_being_closed_waits_for_its_end(
+    injector: FaultInjector, elsewhere: bool
+) -> None:
+    """In another loop it was never woken. One that gives up frees no lock of a body that still runs."""
+    closing, may_end = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        try:
+            yield b"x"
+        finally:
+            closing.set()
+            await may_end.wait()
+
+    response = await astreaming(chunks())
+    body: Any = response._iterator  # type: ignore[attr-defined]
+    assert await anext(body) == b"x"
+    first = asyncio.create_task(body.aclose())
+    await closing.wait()
+    given_up = asyncio.create_task(body.aclose())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    second = asyncio.create_task(asyncio.to_thread(asyncio.run, body.aclose()) if elsewhere else body.aclose())
+    done, _ = await asyncio.wait([first, second], timeout=0.05)
+    assert (done, is_free()) == (set(), False)
+    may_end.set()
+    await asyncio.wait_for(asyncio.gather(first, second), 20)
+    assert is_free()
 
 
 def test_a_response_that_is_closed_ends_it(injector: FaultInjector) -> None:
