@@ -61,14 +61,14 @@ class _Waiter:
 class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
     queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
-    gone: dict[str, str] = field(default_factory=dict)  # how the last of them ended: "released", or by force "revoked"
+    former: dict[str, str] = field(default_factory=dict)  # how these ended: "released", or by force "revoked"
     used: float = 0.0  # when it was last asked for
 
     def note(self, token: str, how: str) -> None:
         """So that a second copy of a request is told the truth, and a holder that is released by force hears so."""
-        self.gone[token] = how
-        if len(self.gone) > REMEMBERED:
-            del self.gone[next(iter(self.gone))]
+        self.former[token] = how
+        if len(self.former) > REMEMBERED:
+            del self.former[next(iter(self.former))]
 
     @property
     def limit(self) -> int:
@@ -209,7 +209,7 @@ class MemoryPort(Port):
             lock = self._lock(claim.name)
             owner = self._owner(lock, claim.token)
             if owner is None:
-                return None if lock.gone.get(claim.token) == "released" else self._loss(lock, claim.token)
+                return None if lock.former.get(claim.token) == "released" else self._loss(lock, claim.token)
             lock.note(claim.token, "released")
             if cooldown > 0 and record is not None:
                 owner.state, owner.record, owner.until = "done", record, now() + cooldown
@@ -391,6 +391,6 @@ class MemoryPort(Port):
                     return
 
     def _loss(self, lock: _Lock, token: Token) -> Loss:
-        if lock.gone.get(token) == "revoked":
+        if lock.former.get(token) == "revoked":
             return "revoked"
         return "expired" if token in lock.owners or lock.admits(token) else "taken"

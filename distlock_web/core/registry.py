@@ -40,7 +40,7 @@ class HoldTimes:
         self._functions: dict[str, list[float]] = {}
         self._names: dict[str, list[float]] = {}
 
-    def record(self, function: str, name: str, seconds: float) -> None:
+    def note(self, function: str, name: str, seconds: float) -> None:
         """The lock was held for so long, to the end."""
         table, key = (self._functions, function) if function else (self._names, name)
         times = table.get(key)

@@ -155,7 +155,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
             hold.tell_of_failure("release", failed)
         if success and loss is None:  # for the ``Retry-After`` of those that come later
             taken = now() - hold.since + (cooldown if record is None else 0.0)
-            scope.spec.store.hold_times.record(scope.spec.function, hold.claim.name, taken)
+            scope.spec.store.hold_times.note(scope.spec.function, hold.claim.name, taken)
     if failure is not None:
         raise failure
 

@@ -30,7 +30,7 @@ MAX_MORE_LINES, MAX_MORE_FILES = 310, 5
 KNOWN = """
 kit/outage.py: refuse_if_silent refuse_if_silent
 kit/pool.py: end end
-core/registry.py: port port record registry
+core/registry.py: port port note registry
 core/request_id.py: current request_token
 core/runtime.py: blocking_runtime drive drive new_token
 locks/reentry/chain.py: enter exit_block find_block find_enclosing leave

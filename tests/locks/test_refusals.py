@@ -128,8 +128,8 @@ def test_how_long_it_usually_takes_is_the_holders_matter(
     def mine() -> None:
         pass
 
-    times.record(f"{__name__}.{theirs.__qualname__}", "", 7.0)
-    times.record(f"{__name__}.{mine.__qualname__}", "", 5.0)
+    times.note(f"{__name__}.{theirs.__qualname__}", "", 7.0)
+    times.note(f"{__name__}.{mine.__qualname__}", "", 5.0)
     if not known:
         monkeypatch.setattr(HolderInfo, "current", classmethod(lambda *args: ""))
     assert theirs().usual == usual

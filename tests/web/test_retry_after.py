@@ -64,7 +64,7 @@ def test_at_once(injector: FaultInjector, elsewhere: Elsewhere) -> None:
 def took(*seconds: float, function: str = f"{__name__}.at_once", name: str = "disLock:order") -> None:
     times = registry().store("default").hold_times
     for each in seconds:
-        times.record(function, name, each)
+        times.note(function, name, each)
 
 
 @pytest.mark.parametrize(("lately", "said"), [([0.01], 1), ([1.2], 2), ([0.1, 3.5, 90.0], 4), ([90.0], 30)])
@@ -117,10 +117,10 @@ def test_a_lock_that_stays_taken_takes_that_long(memory: None) -> None:
 def test_only_the_last_ones_are_remembered_and_of_so_many_names() -> None:
     times = HoldTimes()
     for each in range(100):
-        times.record("", "a", each)
+        times.note("", "a", each)
     assert times.usual("", "a") == 92
     for number in range(5000):
-        times.record("", str(number), 1.0)
-    times.record("view", "a", 1.0)
+        times.note("", str(number), 1.0)
+    times.note("view", "a", 1.0)
     assert len(times._names) <= MAX_REMEMBERED
     assert times.usual("view", "b") == 1.0

@@ -60,10 +60,10 @@ MUTANTS: dict[str, Mutant] = {
                 (
                     "            owner = self._owner(lock, claim.token)\n"
                     "            if owner is None:\n"
-                    "                return None if lock.gone",
+                    "                return None if lock.former",
                     "            owner = next(iter(lock.owners.values()), None)\n"
                     "            if owner is None:\n"
-                    "                return None if lock.gone",
+                    "                return None if lock.former",
                 )
             ]
         },

@@ -163,7 +163,7 @@ local function let_go_share(lock, token, state, ms)
   elseif share.state == 'granted' then -- and never heard of: its process hangs perhaps
     call('ZREM', QUEUE, process)
   end
-  lock.gone = ms == 0 and token or nil
+  lock.leaver = ms == 0 and token or nil
   lock = hand_over(lock, known)
   if is_free(lock) then
     call('ZREM', INDEX, N)

@@ -106,10 +106,10 @@ local function forget(lock, state, ms)
   end
 end
 
--- Who had it until now, as the next one's `before`: one, or several with a comma between them. `lock.gone` has just left
--- a lock that others share, and no tombstone.
+-- Who had it until now, as the next one's `before`: one, or several with a comma between them. `lock.leaver` has just
+-- left a lock that others share, and no tombstone.
 local function as_before(lock)
-  local before = {lock and lock.gone}
+  local before = {lock and lock.leaver}
   for token, each in pairs(lock and (lock.shares or {[lock.token] = lock}) or {}) do
     if is_free(each) then
       before[#before + 1] = (each.state == 'revoked' and '!' or '') .. token
