@@ -236,6 +236,16 @@ def has_name(path: Path, pattern: str) -> bool:
         )
 
 
+def test_the_reading_order_of_the_lock_has_each_of_its_modules() -> None:
+    """At the beginning of a line, or behind a semicolon with a colon: and none that is not there."""
+    folder = PACKAGE / "locks"
+    order = ast.get_docstring(source.tree(folder / "__init__.py"), clean=False) or ""
+    named = re.findall(r"^ {4}([\w.]+) {2,}|; (\w+): ", order, re.M)
+    found = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")}
+    there = {module.removesuffix(".__init__") for module in found - {"__init__"}}
+    assert sorted(one or other for one, other in named) == sorted(there)
+
+
 def test_a_circle_would_be_found() -> None:
     edges = {"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": [], "e": []}
     assert sorted({*source.circle(edges)}) == ["a", "b", "c"]

@@ -1,20 +1,17 @@
 """How a scope ends: once, to completion, and without hiding why (laws 3 and 8).
 
-    the scope was    by                     sent to the store         what its caller hears
-    --------------   --------------------   -----------------------   ------------------------------------------------
-    released         ``end``                release, of each hold     nothing: what fails is logged, the lease ends
-                     ``release``, by hand   the same                  what fails
-    lost             either of them         cancel, of what an        LeaseLost: at the end of a block as on_lost
-                                            extension may have left   says, never in place of its own exception
-    handed over      ``handover.detach``    detach; if that fails,    the ticket, or what failed, and at the end of a
-                                            cancel of both owners     block LeaseLost as for one that is lost
-    never begun      ``abort``              release of what it had    what stopped it
-    interrupted      any of them            the same again, by the    the interruption
-                                            blocking port
-    done, with the   ``commit.py``, then    a record, in that         LeaseLost, so that the transaction is rolled back
-    transaction      ``end``                transaction; release
-    its parent's     any of them            nothing: this is a fork   nothing; by hand NotHeld
+    the scope was           by                        sent to the store
+    ---------------------   -----------------------   ------------------------------------------------------------
+    released                ``end``, or by hand       release, of each hold; what fails ends with its lease
+    lost                    the same                  cancel, of what an extension may have left
+    handed over             ``handover.detach``       detach; if that fails, cancel of both owners
+    never begun             ``abort``                 release of what it had; its caller hears what stopped it
+    interrupted             any of them               the same again, by the blocking port
+    done, with the          ``commit.py``, then       a record, in that transaction, which a loss rolls back; release
+    transaction             ``end``
+    its parent's            any of them               nothing: this is a fork
 
+What the caller hears of it: docs/architecture.md, "The lease is lost", has one table of all cases.
 Whatever comes meanwhile, what was begun is completed (``completion.py``). What cannot be released ends with its lease.
 
 What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, or of a lease's
