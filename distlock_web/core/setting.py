@@ -58,7 +58,7 @@ def shown(given: object) -> str:
         return repr(without_credentials(given))
     if given is None or callable(given) or isinstance(given, (int, float, timedelta)):
         return repr(given)
-    return f"of the type {type(given).__name__}"
+    return f"of type {type(given).__name__}"
 
 
 #: The longest time that a setting may name, in seconds: ten years.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from inspect import Parameter, signature
 from types import CodeType
@@ -122,7 +122,7 @@ def show_options(function: Any, options: Any) -> None:
     function.__signature__ = found.replace(parameters=[*first, *named])
 
 
-def check_names(function: str, given: Iterable[str], known: Collection[str] = OPTIONS) -> None:
+def check_names(function: str, given: Collection[str], known: Collection[str] = OPTIONS) -> None:
     """``ConfigurationError`` for an option that does not exist, with the one that was probably meant."""
     where = f"{function} has the option"
     for name in given:

@@ -156,7 +156,7 @@ async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     held, names = listed
     if held > len(names) and words:
         everything = await retry_once(port.names, None)
-        held, every_name = everything or listed
+        held, every_name = everything or listed  # for the type checker: it has just listed some
         meant = (name for name in every_name if _has(name, words))
         names = list(dict.fromkeys([*names, *islice(meant, READ_AT_MOST)]))
     rows = await inspect_store(store, THREADS, names)

@@ -307,8 +307,8 @@ def test_get_is_head_too(site: None) -> None:
     ("given", "message"),
     [
         ("POST", r"methods is 'POST'; it has to be several"),
-        ((), "methods is of the type tuple; it has to be several names"),
-        (("P OST",), "methods is of the type tuple; it has to be several names"),
+        ((), "methods is of type tuple; it has to be several names"),
+        (("P OST",), "methods is of type tuple; it has to be several names"),
         (("POST", "options"), "OPTIONS, which is never locked"),
     ],
 )

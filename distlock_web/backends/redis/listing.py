@@ -75,8 +75,6 @@ def newest(locks: Sequence[LockInfo], limit: int) -> list[LockInfo]:
 class Listing(Port):
     """Of the locks at one server. Both kinds of port have it beside the verbs of those who want a lock."""
 
-    __slots__ = ("_exchange", "_keys")
-
     def __init__(self, exchange: Exchange, keys: Keys) -> None:
         self._exchange = exchange
         self._keys = keys

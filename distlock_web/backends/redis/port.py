@@ -28,8 +28,6 @@ TOMBSTONE_MS = 5000
 class RedisPort(Listing):
     """The verbs at one server, for callers of one kind."""
 
-    __slots__ = ("_listener", "_server", "confirms", "runtime")
-
     def __init__(self, server: Server, exchange: Exchange, runtime: Runtime, keys: Keys) -> None:
         super().__init__(exchange, keys)
         self.runtime = runtime
