@@ -153,7 +153,7 @@ class StoreConfig:
 
     def setting(self, name: str) -> str:
         """What one of its settings is called there."""
-        return f'{self.where}["{name}"]'
+        return _setting(self.where, name)
 
     def option(self, name: str) -> str:
         """What one of its ``OPTIONS`` is called there."""
@@ -174,6 +174,10 @@ class StoreConfig:
         """What to install for it: of an SQL store with the driver of its database."""
         known = STORES.get(self.backend)
         return _EXTRAS.get(_scheme(self.location), self.backend if known is None else known.extra)
+
+
+def _setting(where: str, name: str) -> str:
+    return f'{where}["{name}"]'
 
 
 def _scheme(location: str) -> str:
@@ -244,7 +248,7 @@ def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) 
     for name, value in given.items():
         try:
             check_known([name], SETTINGS, f"{where} has the setting")
-            values[name.lower()] = SETTINGS[name].check(value, f'{where}["{name}"]')
+            values[name.lower()] = SETTINGS[name].check(value, _setting(where, name))
         except ConfigurationError as error:
             mistakes.append(error)
     places = [name for name in _PLACES if values.get(name.lower())]
@@ -265,5 +269,5 @@ def _backend_of(location: str, where: str) -> str:
     scheme, mark, _ = location.partition("://")
     backend = _BY_SCHEME.get(scheme) or _BY_SCHEME.get(_scheme(location))
     if backend is None and mark:
-        raise ConfigurationError(unknown_name(f'{where}["LOCATION"] has the scheme', scheme, _BY_SCHEME))
+        raise ConfigurationError(unknown_name(f"{_setting(where, 'LOCATION')} has the scheme", scheme, _BY_SCHEME))
     return backend or "redis"

@@ -6,6 +6,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+#: For messages about a URL that cannot be read.
+ENCODED = "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F"
+
 
 class Location(NamedTuple):
     """A URL with several hosts, ``scheme://user:password@host:1,host:2/path?query``, in its parts. Nothing is decoded.
@@ -18,6 +21,11 @@ class Location(NamedTuple):
     hosts: list[str]  #: some of them may be empty
     path: str  #: without the ``/`` in front of it
     query: str
+
+    @property
+    def cut_short(self) -> bool:
+        """An ``@`` behind the hosts. It was to end a password with a / or ? in it, of which the hosts are a part."""
+        return "@" in self.path + self.query
 
     def of_host(self, host: str, scheme: str, path: str) -> str:
         """The URL of one host, under another scheme."""

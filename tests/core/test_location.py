@@ -33,6 +33,20 @@ def test_a_location_has_hosts_a_path_and_a_query() -> None:
     assert split_location("zookeeper://a").of_host("a", "zookeeper", "") == "zookeeper://a/"
 
 
+@pytest.mark.parametrize(
+    ("location", "cut_short"),
+    [
+        ("redis://u:p@a/0?x=1", False),
+        ("redis://u:a/b@a/0", True),
+        ("redis://u:a?b@a/0", True),
+        ("redis://u:a/b?c==@a/0", True),
+        ("redis://u:a%2Fb%3Fc@a", False),
+    ],
+)
+def test_a_password_that_ends_the_hosts_too_soon_is_noticed(location: str, cut_short: bool) -> None:
+    assert split_location(location).cut_short is cut_short
+
+
 @pytest.mark.parametrize("password", ["secret", "se@cret", "a,b", "a:1", "se#cret"])
 def test_a_password_is_never_a_part_of_a_host(password: str) -> None:
     """Also where it should have been percent-encoded: messages name hosts."""

@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,16 @@ def test_a_class_that_is_no_store_is_refused_when_it_is_loaded() -> None:
     configure({"default": {"BACKEND": f"{Path.__module__}.Path"}})
     with pytest.raises(ConfigurationError, match=r"\.Path is no store: .* distlock_web\.core\.backend\.Backend"):
         lock("a").acquire()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+sentinel", "redis+cluster", "redlock", "zookeeper"])
+@pytest.mark.parametrize("password", ["gehe/imis?wort", "1234/imis?wort", "12,34,56/imis?wort=", "12,34/imis"])
+def test_no_part_of_a_password_is_shown_that_should_have_been_encoded(scheme: str, password: str) -> None:
+    """A URL ends its hosts at the first / or ?: what stands in front would be taken for a host, and named."""
+    configure({"default": {"LOCATION": f"{scheme}://user:{password}@host/name"}})
+    with pytest.raises(ConfigurationError, match="%2F") as caught:
+        lock("a").acquire()
+    assert not re.search("gehe|imis|wort|12,?34", "".join(traceback.format_exception(caught.value)))
 
 
 def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:

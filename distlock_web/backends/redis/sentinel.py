@@ -20,7 +20,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
-from ...core.location import host_and_port, split_location
+from ...core.location import ENCODED, host_and_port, split_location
 from ...core.runtime import drive, now
 from ...core.setting import Setting, check_known, check_mapping, table
 from .transport.address import OPTIONS as OF_ONE_SERVER
@@ -236,17 +236,19 @@ def _of_location(config: StoreConfig) -> _Given | None:
     url = split_location(config.location)
     if url.scheme not in ("redis+sentinel", "rediss+sentinel"):
         if "sentinel_kwargs" in config.options:
-            raise ConfigurationError(f'{config.where}["OPTIONS"] has sentinel_kwargs, which is for {_FORM}.')
+            raise ConfigurationError(f"{config.setting('OPTIONS')} has sentinel_kwargs, which is for {_FORM}.")
         return None
     name, _, db = url.path.partition("/")
-    setting = f'{config.where}["LOCATION"]'
-    if url.hosts == [""] or not name or "@" in url.path:  # which was to end a password with a / in it
+    if url.cut_short:
+        raise config.wrong_location(f"such as {_FORM}, where {ENCODED}")
+    setting = config.setting("LOCATION")
+    if url.hosts == [""] or not name:
         raise ConfigurationError(
             f"{setting} names {'no sentinel' if url.hosts == [''] else 'no master'}; it has to be such as {_FORM} "
             f"(name: what the sentinels call the master)."
         )
     sentinels = [_node(host, setting) for host in url.hosts]
-    master = of_url(url.of_host("sentinel", url.scheme.removesuffix("+sentinel"), db), config.where)
+    master = of_url(config, url.of_host("sentinel", url.scheme.removesuffix("+sentinel"), db))
     own = OPTIONS["sentinel_kwargs"].check(config.options.get("sentinel_kwargs", {}), config.option("sentinel_kwargs"))
     return _Given(sentinels, unquote(name), master, own)
 
@@ -264,7 +266,7 @@ def _sentinel(master: RedisAddress, node: tuple[str, int], given: _Given, config
     tls = own.pop("ssl", issubclass(master.connection_class, redis.SSLConnection))
     connection_class = redis.SSLConnection if tls else redis.Connection
     known = parameters(connection_class)
-    check_known(own, (*sorted(known), "ssl"), f'{config.where}["OPTIONS"]["sentinel_kwargs"] has')
+    check_known(own, (*sorted(known), "ssl"), f"{config.option('sentinel_kwargs')} has")
     share = master.kwargs["socket_connect_timeout"] / len(given.sentinels)
     kwargs = {name: value for name, value in master.kwargs.items() if name.startswith(("socket_", "ssl_"))}
     kwargs |= {

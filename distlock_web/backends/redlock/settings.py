@@ -9,12 +9,15 @@ from urllib.parse import parse_qsl, urlencode
 
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
-from ...core.location import split_location
+from ...core.location import ENCODED, split_location
 from ...core.setting import Setting, check_seconds, or_none, table
 from ..redis.transport.address import OPTIONS as OF_ONE_SERVER
+from ..redis.transport.address import timeout_row
 
 #: Seconds that a node which was started is left out, and the longest lease, unless OPTIONS or EXPIRE say more.
 RESTART_DELAY = 60.0
+#: Far below any lease, for a node that is slower does not count.
+NODE_TIMEOUT = 0.25
 #: Fewer nodes than this survive the loss of none.
 FEWEST = 3
 
@@ -38,11 +41,6 @@ def _check_nodes(nodes: object, setting: str) -> list[str]:
     return urls
 
 
-def _of_node(option: str, meaning: str) -> Setting:
-    """A time-out far below any lease, for a node that is slower does not count."""
-    return OF_ONE_SERVER[option]._replace(default=0.25, meaning=meaning)
-
-
 OPTIONS = {
     **OF_ONE_SERVER,
     **table(
@@ -54,12 +52,12 @@ OPTIONS = {
             "through a restart (`appendonly yes`, `appendfsync always`)",
             f"the larger of `EXPIRE` and {RESTART_DELAY:g} s",
         ),
-        _of_node(
-            "socket_timeout",
+        timeout_row(
+            "socket_timeout", NODE_TIMEOUT,
             "seconds that the answer of one node may take. Choose it far below the shortest lease, and well above a "
             "round trip to the farthest node",
         ),
-        _of_node("socket_connect_timeout", "seconds that it may take to connect to one node"),
+        timeout_row("socket_connect_timeout", NODE_TIMEOUT, "seconds that it may take to connect to one node"),
     ),
 }  # fmt: skip
 
@@ -89,8 +87,8 @@ def _of_location(config: StoreConfig) -> tuple[list[str], str | None]:
     """The nodes' URLs, and ``restart_delay`` if the query has it."""
     url = split_location(config.location)
     _, _, scheme = url.scheme.partition("+")
-    if "://" not in config.location or url.hosts == [""] or scheme not in ("", "redis", "rediss"):
-        raise config.wrong_location(f"such as {_FORM}")
+    if "://" not in config.location or url.hosts == [""] or scheme not in ("", "redis", "rediss") or url.cut_short:
+        raise config.wrong_location(f"such as {_FORM}, where {ENCODED}")
     parameters = dict(parse_qsl(url.query, keep_blank_values=True))
     delay = parameters.pop("restart_delay", None)
     url = url._replace(query=urlencode(parameters))

@@ -94,8 +94,9 @@ def address(config: StoreConfig) -> SQLAddress:
     migrated = known is not None and known.migrated
     if migrated and "schema" in config.options:
         raise ConfigurationError(
-            f'{config.where}["OPTIONS"] has "schema" beside DATABASE: there the migrations make the tables, and not in '
-            f'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
+            f"{config.setting('OPTIONS')} has "
+            '"schema" beside DATABASE: there the migrations make the tables, and not in '
+            'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
             f'{{"options": "-c search_path=locks"}}.'
         )
 
@@ -112,7 +113,7 @@ def address(config: StoreConfig) -> SQLAddress:
     else:
         from .by_url import ByURL, read  # here, for it is what needs SQLAlchemy
 
-        kind, url = read(config.location, config.where)
+        kind, url = read(config)
         dialect = dialect_of(kind, url.get_backend_name() == "mariadb")
         way = ByURL(url, dialect, given["connect_args"])
     create = not migrated if given["create"] is None else given["create"]

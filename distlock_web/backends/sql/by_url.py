@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from ...core.config import StoreConfig
 from ...core.database_address import DatabaseAddress
 from ...core.errors import ConfigurationError
 from .dialects import Dialect
@@ -57,30 +58,31 @@ class ByURL:
         return self._dialect.connect(*self._place, **self._said)
 
 
-def read(location: str, where: str) -> tuple[str, URL]:
+def read(config: StoreConfig) -> tuple[str, URL]:
     """The kind of the database, and where it is. ``ConfigurationError``."""
     example = "postgresql://user:password@host:5432/database, mysql://… or sqlite:////path/to/file"
+    location, setting = config.location, config.setting("LOCATION")
     if not location:
-        raise ConfigurationError(f"{where} has no LOCATION; it has to be a URL such as {example}.")
+        raise ConfigurationError(f"{config.where} has no LOCATION; it has to be a URL such as {example}.")
     try:
         url = make_url(location)
     except (ArgumentError, ValueError):  # whose text may have the password in it
-        raise ConfigurationError(f'{where}["LOCATION"] is no URL; it has to be one such as {example}.') from None
+        raise ConfigurationError(f"{setting} is no URL; it has to be one such as {example}.") from None
     scheme, _, driver = url.drivername.partition("+")
     kind = _KINDS.get(scheme)
     if kind is None or driver not in ("", _DRIVERS[kind]):
         raise ConfigurationError(
-            f'{where}["LOCATION"] begins with {url.drivername}://, which this backend does not know: it may be '
+            f"{setting} begins with {url.drivername}://, which this backend does not know: it may be "
             f"postgresql[+psycopg]://, mysql[+pymysql]://, mariadb[+pymysql]:// or sqlite://."
         )
     bare = make_url(location.replace("%40", ""))
     if kind != "sqlite" and "@" in f"{bare.host}{bare.database}":  # a part of the password, which messages would show
         raise ConfigurationError(
-            f'{where}["LOCATION"] has an @ too many: one in the user, the password or the database has to be %40.'
+            f"{setting} has an @ too many: one in the user, the password or the database has to be %40."
         )
     if DatabaseAddress(kind, url.database or "").in_memory:
         raise ConfigurationError(
-            f'{where}["LOCATION"] is an SQLite in memory, which no other process sees: name a file, '
+            f"{setting} is an SQLite in memory, which no other process sees: name a file, "
             f'sqlite:////path/to/file, or say "BACKEND": "memory".'
         )
     return kind, url

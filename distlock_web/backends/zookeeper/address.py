@@ -91,7 +91,7 @@ def _parse(config: StoreConfig) -> tuple[str, str, str]:
     components = chroot.split("/")[1:]
     right = parts.scheme == "zookeeper" and all(host_and_port(host, PORT) for host in parts.hosts)
     right = right and not {"", ".", ".."}.intersection(components)
-    if not right or not {"?", "#"}.isdisjoint(location) or "@" in chroot:  # in a chroot: a password with a slash
+    if not right or not {"?", "#"}.isdisjoint(location) or parts.cut_short:
         raise config.wrong_location(
             "a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, where the path, if there is one, is a node "
             "that exists: the chroot. / and @ in a password: %2F and %40"

@@ -262,3 +262,9 @@ def test_what_cannot_be_right_is_refused(options: dict[str, Any], message: str) 
     configure({"default": {"LOCATION": "redis://127.0.0.1:1", "OPTIONS": options}})
     with pytest.raises(ConfigurationError, match=message), lock("a"):
         pass
+
+
+def test_a_wrong_time_of_the_url_is_not_blamed_on_the_options() -> None:
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1?min_replicas=1&replica_timeout=0.6"}})
+    with pytest.raises(ConfigurationError, match=r"^DISTLOCK\['default'\]: replica_timeout is 0\.6; "), lock("a"):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web.core.registry import registry
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer, free_port
 from tests.support.modes import in_both_modes
@@ -117,6 +119,25 @@ def test_a_location_that_is_no_address(location: str) -> None:
     configure({"default": {"LOCATION": location}})
     with pytest.raises(ConfigurationError, match=re.escape("""DISTLOCK['default']["LOCATION"]""")):
         lock(KEY).acquire()
+
+
+@pytest.mark.parametrize("typo", ["socket_timeuot", "user_name", "max_conections", "min_replica"])
+def test_a_typo_in_a_url_does_not_become_a_default(typo: str) -> None:
+    configure({"default": {"LOCATION": f"redis://127.0.0.1:1?{typo}=1"}})
+    with pytest.raises(ConfigurationError, match=rf"has in its URL '{typo}', which does not exist\. Did you mean '"):
+        lock(KEY).acquire()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_what_redis_py_or_another_program_has_in_a_url_is_left_to_them(scheme: str) -> None:
+    classes = (redis.Redis, redis.BlockingConnectionPool, redis.SSLConnection, redis.UnixDomainSocketConnection)
+    inits = (vars(base)["__init__"] for each in classes for base in each.__mro__ if "__init__" in vars(base))
+    known = {name for init in inits for name in inspect.signature(init).parameters}
+    assert known >= {"decode_responses", "timeout", "ssl_password"}
+    checked = {name for name in known if re.match(r"self|connection_class|ssl_(c|keyfile|.*_flags)", name)}
+    query = "&".join(f"{name}=1" for name in sorted(known - checked | {"shop_color", "timeout_of_shop"}))
+    configure({"default": {"LOCATION": f"{scheme}://127.0.0.1:1?{query}"}})
+    assert registry().store("default").backend
 
 
 @in_both_modes

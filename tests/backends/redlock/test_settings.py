@@ -74,6 +74,13 @@ def test_every_node_gets_the_credentials_the_database_and_the_time_outs() -> Non
     assert {(each["socket_timeout"], each["socket_connect_timeout"]) for each in kwargs} == {(0.1, 0.25)}
 
 
+@pytest.mark.parametrize("nothing", [None, 0])
+def test_a_time_out_of_nothing_is_the_default_of_a_node_and_not_that_of_one_server(nothing: int | None) -> None:
+    options = {"socket_timeout": nothing, "socket_connect_timeout": nothing}
+    nodes = made({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": options})._nodes
+    assert {node.address.kwargs[option] for node in nodes for option in options} == {0.25}
+
+
 def test_nodes_may_have_options_of_their_own() -> None:
     urls = ["redis://h1:1/0?socket_timeout=0.5", "rediss://h2:2/0", "unix:///run/redis.sock"]
     nodes = made({"BACKEND": "redlock", "OPTIONS": {"nodes": urls, "max_connections": 7}})._nodes

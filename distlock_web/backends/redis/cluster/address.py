@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
-from ....core.location import split_location, without_credentials
+from ....core.location import ENCODED, split_location
 from ..transport.address import OPTIONS as OF_ONE_SERVER
 from ..transport.address import RedisAddress, checked, of_url
 from .redirects import NodeAddress
@@ -21,11 +21,11 @@ def cluster_address(config: StoreConfig) -> tuple[RedisAddress, list[NodeAddress
     for name in _ADDRESSES:
         if config.options.get(name):
             raise ConfigurationError(
-                f'{config.where}["OPTIONS"] has {name!r}, which is for one server: the nodes of a cluster are in '
+                f"{config.setting('OPTIONS')} has {name!r}, which is for one server: the nodes of a cluster are in "
                 f"LOCATION."
             )
     options = {name: value for name, value in config.options.items() if name not in _ADDRESSES}
-    found = [of_url(url, config.where) for url in _urls(config)]
+    found = [of_url(config, url) for url in _urls(config)]
     for _, kwargs in found:
         if kwargs.get("db") or "path" in kwargs:
             raise config.wrong_location(
@@ -47,11 +47,10 @@ def _urls(config: StoreConfig) -> list[str]:
     if not config.location:
         return [""]
     url = split_location(config.location)
+    form = "such as redis+cluster://[user:password@]host:7000,host:7001/"
+    if url.cut_short:
+        raise config.wrong_location(f"{form}, where {ENCODED}")
     hosts = [host for host in url.hosts if host]
     if not hosts:
-        shown = without_credentials(config.location)
-        raise ConfigurationError(
-            f'{config.where}["LOCATION"] is {shown!r}, which names no node: it has to be '
-            f"redis+cluster://host:7000,host:7001/."
-        )
+        raise config.wrong_location(f"{form}: it names no node")
     return [url.of_host(host, url.scheme.removesuffix("+cluster"), url.path) for host in hosts]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias, cast
@@ -19,7 +20,7 @@ from redis.retry import Retry
 
 from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
-from ....core.location import without_credentials
+from ....core.location import ENCODED, split_location
 from ....core.setting import (
     Setting,
     Settings,
@@ -30,6 +31,7 @@ from ....core.setting import (
     or_none,
     table,
     unchecked,
+    unknown_name,
 )
 
 if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
@@ -44,8 +46,9 @@ TIMEOUT = 1.0
 REPLICA_TIMEOUT = 0.5
 
 
-def _check_timeout(given: Any, setting: str) -> float:
-    return check_seconds(given or TIMEOUT, setting)
+def timeout_row(name: str, default: float, meaning: str) -> Setting:
+    """None and 0, with which redis-py waits for ever, are the default."""
+    return Setting(name, lambda given, setting: check_seconds(given or default, setting), default, meaning)
 
 
 #: Keywords of redis-py's connections, of which it takes any other, too.
@@ -55,8 +58,8 @@ OF_REDIS_PY = table(
     Setting("username", unchecked, None, "the user, of an ACL", "from `LOCATION`, else none"),
     Setting("password", unchecked, None, "the password", "from `LOCATION`, else none"),
     Setting("db", unchecked, None, "the number of the database", "from `LOCATION`, else 0"),
-    Setting("socket_timeout", _check_timeout, TIMEOUT, "seconds that an answer may take"),
-    Setting("socket_connect_timeout", _check_timeout, TIMEOUT, "seconds that it may take to connect"),
+    timeout_row("socket_timeout", TIMEOUT, "seconds that an answer may take"),
+    timeout_row("socket_connect_timeout", TIMEOUT, "seconds that it may take to connect"),
     Setting(
         "health_check_interval", unchecked, None,
         "seconds of idleness after which a connection is tested before it is used; in threads only, because an event "
@@ -158,7 +161,7 @@ def address(config: StoreConfig, rows: Settings = OPTIONS) -> RedisAddress:
     if config.resource is not None:
         pool = cast("redis.ConnectionPool", config.resource())
         return checked(config, *of_pool(pool), rows)
-    return checked(config, *of_url(config.location, config.where), rows)
+    return checked(config, *of_url(config, config.location), rows)
 
 
 def of_pool(pool: redis.ConnectionPool) -> tuple[type[DriverConnection], dict[str, Any]]:
@@ -176,14 +179,15 @@ def is_fake(connection_class: type) -> bool:
     return any(base.__module__.partition(".")[0] == "fakeredis" for base in connection_class.__mro__)
 
 
-def _fake_class(where: str, given: object) -> type[DriverConnection]:
+def _fake_class(config: StoreConfig) -> type[DriverConnection]:
     """Of the connections to a server of fakeredis that stands in the settings."""
+    given, setting = config.options["server"], config.option("server")
     fakeredis = sys.modules.get("fakeredis")  # code with a server of it has imported it
     if fakeredis is None or not isinstance(given, fakeredis.FakeServer):
-        raise ConfigurationError(f'{where}["OPTIONS"]["server"] is for a FakeServer of fakeredis, in tests.')
+        raise ConfigurationError(f"{setting} is for a FakeServer of fakeredis, in tests.")
     found: type[DriverConnection] | None = getattr(fakeredis, "FakeRedisConnection", None)
     if found is None:
-        raise ConfigurationError(f'{where}["OPTIONS"]["server"] needs fakeredis 2.31 or newer.')
+        raise ConfigurationError(f"{setting} needs fakeredis 2.31 or newer.")
     return found
 
 
@@ -195,19 +199,20 @@ def checked(
     if "server" in options:
         if "+" in config.location.partition("://")[0] or "min_replicas" in options:
             raise ConfigurationError(f"{where} is on fakeredis, which is one server: no cluster, sentinel or replicas.")
-        connection_class = _fake_class(where, options["server"])
+        connection_class = _fake_class(config)
     fake = is_fake(connection_class)
     if fake and find_spec("lupa") is None:
         raise ConfigurationError(f"{where} is on fakeredis, which runs no scripts here: pip install 'fakeredis[lua]'.")
     known = parameters(connection_class)
     own = rows.keys() - OF_REDIS_PY.keys()
-    check_known(options, (*sorted(known), *sorted(own)), f'{where}["OPTIONS"] has')
+    check_known(options, (*sorted(known), *sorted(own)), f"{config.setting('OPTIONS')} has")
     given = {**kwargs, **options}
+    if config.resource is None:  # what a cache has is for other code, too
+        _refuse_typos(config, kwargs.keys() - known - rows.keys() - OURS.keys() - {*_NOT_FOR_US}, rows)
     values = {name: row.default for name, row in rows.items() if row.default is not None} | given
     for name, row in rows.items():
         if name in given:
-            setting = config.option(name) if name in options else f"{where}: {name}"  # of the URL, or of a cache
-            values[name] = row.check(given[name], setting)
+            values[name] = row.check(given[name], _called(config, name))
     kwargs = {name: value for name, value in values.items() if name in known}
     if not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
         kwargs |= driver_info("driver_info" in known)
@@ -221,6 +226,18 @@ def checked(
         config.prefix,
         *_replicas(config, values),
     )
+
+
+def _refuse_typos(config: StoreConfig, names: Iterable[str], rows: Settings) -> None:
+    """A parameter of the URL that is nearly one of ours. Others that mean nothing here may be for another program."""
+    for name in names:
+        if get_close_matches(name, rows, 1, 0.85):
+            raise ConfigurationError(unknown_name(f"{config.where} has in its URL", name, rows))
+
+
+def _called(config: StoreConfig, name: str) -> str:
+    """What an option is called in messages: it may be the URL's, or a cache's."""
+    return config.option(name) if name in config.options else f"{config.where}: {name}"
 
 
 @cache
@@ -239,7 +256,7 @@ def driver_info(known: bool) -> dict[str, Any]:
 def _replicas(config: StoreConfig, values: Mapping[str, Any]) -> tuple[int, float]:
     """``min_replicas`` and ``replica_timeout``, of which the second is nothing without the first."""
     minimum, seconds = values.get("min_replicas"), values.get("replica_timeout")
-    setting = config.option("replica_timeout")
+    setting = _called(config, "replica_timeout")
     if minimum is None:
         if seconds is not None:
             raise ConfigurationError(f"{setting} is for min_replicas, which is not given.")
@@ -254,21 +271,21 @@ def _replicas(config: StoreConfig, values: Mapping[str, Any]) -> tuple[int, floa
     return minimum, seconds
 
 
-def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
-    """How a URL of redis-py says to connect; without one, its defaults."""
+def of_url(config: StoreConfig, location: str) -> tuple[type[DriverConnection], dict[str, Any]]:
+    """How a URL of redis-py says to connect, the store's or one made of it; without one, its defaults."""
     if not location:
         return redis.Connection, {}
+    right = f"a URL such as redis://127.0.0.1:6379/0, rediss://... (TLS) or unix:///path, where {ENCODED}"
+    wrong = replace(config, location=location).wrong_location(right)
     try:
         kwargs = dict(parse_url(location))  # type: ignore[no-untyped-call]
     except ValueError:
-        raise ConfigurationError(
-            f'{where}["LOCATION"] is {without_credentials(location)!r}; it has to be a URL such as '
-            f"redis://127.0.0.1:6379/0, rediss://... (TLS) or unix:///path. In a user name or password / ? # : @ [ ] "
-            f"and % have to be percent-encoded, / as %2F."
-        ) from None  # its text may have the password in it
+        raise wrong from None  # its text may have the password in it
     if "path" not in kwargs and "db" not in kwargs and (name := urlsplit(location).path.strip("/")):
+        if split_location(location).cut_short:  # the name may be a part of the password
+            raise wrong
         raise ConfigurationError(
-            f'{where}["LOCATION"] names the database {name!r}, but the databases of Redis are numbers: '
+            f"{config.setting('LOCATION')} names the database {name!r}, but the databases of Redis are numbers: "
             f"redis://127.0.0.1:6379/0."
         )
     return kwargs.pop("connection_class", redis.Connection), kwargs
