@@ -196,8 +196,7 @@ class Options:
         template: str = "",
     ) -> Spec:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
-        stores = registry()
-        store = stores.stores.get(self.store) or stores.store(self.store)  # a call less, for every lock
+        store = registry().store(self.store)  # by its method: that of `distlock_fake` asks for the app's settings
         known = self._resolved.get(runtime)
         if known is None or known.store() is not store or known.config is not store.config:
             known = self._resolved[runtime] = self._resolve(store, runtime)
