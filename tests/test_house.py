@@ -90,8 +90,13 @@ FEATURES: dict[str, tuple[str, str]] = {
         "web/error_responses web/held_locks web/lock_presenter cli/held",
     ),
     "commit": (
-        r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|warn_once|CallersTransaction",
-        "locks/commit locks/engine locks/ending django/transactions sqlalchemy/transactions",
+        r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|CallersTransaction",
+        "locks/commit django/transactions sqlalchemy/transactions",
+    ),
+    "another's transaction": (
+        r"open_transaction|warn_once",
+        "locks/open_transaction locks/engine locks/ending locks/once locks/hooks "
+        "django/integration django/transactions flask/transactions",
     ),
     "hold_at_least": (
         r"hold_at_least|keep_for|keep_until",

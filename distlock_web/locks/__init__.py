@@ -20,7 +20,8 @@ The rooms, each of one feature that the way of a lock passes by::
     reentry.gate      in which its siblings take turns
     sharing           what a call chain may want that is one of several holders
     handover          detach, the ticket, and who takes on with it
-    commit            what until="commit" does with a lease, and the warning of another's transaction
+    commit            what until="commit" does with a lease
+    open_transaction  the warning of a transaction of other code's
 
 A function under a lock, and what it is made of::
 

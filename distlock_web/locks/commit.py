@@ -3,34 +3,24 @@
 With ``until="commit"`` the decorator opens the transaction inside of the lock. Who does so for a framework calls
 ``transaction_begun`` as the first in it and ``before_commit`` as the last: that extends the lease, and writes what
 ``once`` keeps in that very transaction, if the store is in its database. Between them, when the function has returned,
-what ``before_judging`` was given is called. A plain lock that is taken or released inside of a transaction of other
-code causes a warning.
+what ``before_judging`` was given is called. A transaction of other code is that of ``open_transaction.py``.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Sequence
-from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any
 
-from ..core import integrations
 from ..core.backend import CallersTransaction
-from ..core.errors import ConfigurationError, OpenTransactionWarning
+from ..core.errors import ConfigurationError
 from ..core.runtime import now
-from .call_site import outside
+from .lease import Lease, scope_of
 from .scope import Scope
-
-#: A ``distlock_web.Lease``. Not imported: it is above this, for its end warns of open transactions.
-Lease: TypeAlias = Any
-
-_warned: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Python's own memory of it
 
 
 def transaction_begun(lease: Lease, transaction: CallersTransaction) -> None:
     """The first in a transaction of ``until="commit"``: its record is written at the end of it, perhaps."""
-    scope: Scope = lease._scope
+    scope = scope_of(lease)
     backend = scope.spec.store.backend
     if store_in(scope, [transaction]) is not None and backend.one_writer:
         backend.begin_within(transaction)
@@ -41,14 +31,12 @@ def before_judging(lease: Lease, settle: Callable[[Any], bool]) -> None:
 
     Then nobody is asked, for a transaction that is to be rolled back may not be read any more.
     """
-    scope: Scope = lease._scope
-    scope.settle = settle
+    scope_of(lease).settle = settle
 
 
 def is_once(lease: Lease) -> bool:
     """Whether it is that of a ``once``, which leaves a record."""
-    scope: Scope = lease._scope
-    return scope.asked is not None
+    return scope_of(lease).asked is not None
 
 
 def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> None:
@@ -57,7 +45,7 @@ def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> N
     The lease is extended: the commit has a full one before it. A record is written in the transaction, if the store is
     in that database, and there is no other that may fail to commit.
     """
-    scope: Scope = lease._scope
+    scope = scope_of(lease)
     if scope.asked and scope.record is None:
         raise ConfigurationError(
             f'{scope.spec.function}: once with until="commit" commits when the function has ended, together with the '
@@ -76,7 +64,7 @@ def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> N
 
 def rolled_back(lease: Lease) -> None:
     """Without an exception: what was done is undone. Nothing is recorded, and the lock is free at its release."""
-    scope: Scope = lease._scope
+    scope = scope_of(lease)
     scope.record, scope.keep_for = None, 0.0
 
 
@@ -104,41 +92,3 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
         hold.lose(loss)
         raise hold.lost_error()
     hold.keep_by_record(since, cooldown)
-
-
-# A transaction of other code ----------------------------------------------------------------------------------------
-
-
-def open_transaction() -> str | None:
-    """In words, the transaction that the running code is inside of, and that other code will end; or None."""
-    return next((found for ask in integrations.installed.open_transactions if (found := ask()) is not None), None)
-
-
-def warn_once(scope: Scope) -> None:
-    """Warn, once, if the running code is inside a transaction that ends after this block."""
-    if scope.acquired and not scope.warned:
-        scope.warned = _warn_of_open_transaction(scope.spec.function, scope.spec.code)
-
-
-def _warn_of_open_transaction(function: str, code: CodeType | None) -> bool:
-    """Warn if the running code is inside a transaction, which commits after the lock is released; whether it is.
-
-    ``function`` is what is locked, if it is one: the warning points to its ``code``, else to the calling line.
-    """
-    transaction = open_transaction()
-    if transaction is None:
-        return False
-    # No lock's name in the text: Python remembers every different warning for ever.
-    text = (
-        f"{function or 'A lock'} is held inside {transaction}, which commits after the lock is released: "
-        f"the next holder does not see the changes yet. Let the decorator own this transaction, with "
-        f'until="commit" (and database=), or take the lock outside of it.'
-    )
-    if code is not None:
-        file, line = code.co_filename, code.co_firstlineno
-    else:
-        frame = sys._getframe(1)
-        frame = outside(frame) or frame
-        file, line = frame.f_code.co_filename, frame.f_lineno
-    warnings.warn_explicit(text, OpenTransactionWarning, file, line, registry=_warned.setdefault(file, {}))
-    return True

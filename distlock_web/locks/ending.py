@@ -31,9 +31,9 @@ from ..core import integrations
 from ..core.backend import Loss, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now
-from . import commit
 from .completion import cancel_quietly, note_unreleased, shielded, undo
 from .hold import Hold
+from .open_transaction import warn_once
 from .reentry import chain
 from .scope import Scope
 
@@ -72,7 +72,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             raise loss()
         _tell_of_loss(scope, loss(), error)
     elif error is None and integrations.installed.open_transactions:
-        commit.warn_once(scope)
+        warn_once(scope)
 
 
 def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:

@@ -29,14 +29,17 @@ what is extended in ``watchdog.py``.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from ..core import integrations
 from ..core.backend import Busy, Claim, Granted, Port, retry_once
 from ..core.errors import BackendUnavailable, NotSent
 from ..core.runtime import new_token, now
-from . import commit, events, handover, watchdog
+from . import events, handover, watchdog
 from .completion import cancel_quietly, undo
 from .ending import abort
 from .handover import Ticket
+from .open_transaction import warn_once
 from .reentry import chain
 from .reentry.entering import enter_again
 from .refused import busy_error, tell_of_rejection
@@ -71,7 +74,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         if spec.renew or spec.on_lost not in ("raise", "warn"):
             watchdog.register(scope)
         if integrations.installed.open_transactions:
-            commit.warn_once(scope)
+            warn_once(scope)
         chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)
@@ -119,9 +122,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy) -> Grante
     begun = now()
     scope.has_waited = True
     try:
-        if not scope.holds:
-            return await _wait(scope, port, claim, answer)
-        with watchdog.keep_alive(scope.holds):
+        with watchdog.keep_alive(scope.holds) if scope.holds else nullcontext():  # most waits pass by the watchdog
             return await _wait(scope, port, claim, answer)
     finally:
         scope.waited = now() - begun

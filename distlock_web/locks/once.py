@@ -13,11 +13,11 @@ from ..core.setting import Duration, Setting, check_flag, check_seconds, table
 from . import hooks
 from .call import Call, LockedFunction, decorator
 from .call_options import CALL_OPTIONS, CallOptions, take_key
-from .commit import open_transaction
 from .events import log_fields
 from .hooks import Asked, Integration
 from .key_templates import KeyInFront
 from .lease import OnLost
+from .open_transaction import open_transaction
 from .options import OPTIONS as LOCK_OPTIONS
 from .options import check_names, show_options
 from .plain_values import NotPlain, pack

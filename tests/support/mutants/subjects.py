@@ -31,6 +31,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
     "commit": ("locks/commit.py", [*LOCKS, COMMIT]),
+    "open_transaction": ("locks/open_transaction.py", [*LOCKS, COMMIT]),
     "completion": ("locks/completion.py", LOCKS),
     "handover": ("locks/handover.py", LOCKS),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
