@@ -156,8 +156,8 @@ class StoreConfig:
         return _setting(self.where, name)
 
     def option(self, name: str) -> str:
-        """What one of its ``OPTIONS`` is called there."""
-        return f"{self.setting('OPTIONS')}[{name!r}]"
+        """What one of its ``OPTIONS`` is called there. One that is not in them is of the URL, or of a cache."""
+        return f"{self.setting('OPTIONS')}[{name!r}]" if name in self.options else f"{self.where}: {name}"
 
     def wrong_location(self, right: str) -> ConfigurationError:
         """The error for a ``LOCATION`` that the backend cannot use; ``right`` says what it has to be."""

@@ -30,7 +30,11 @@ def made(settings: dict[str, Any]) -> Any:
         ({"LOCATION": "redlock+unix://h1,h2,h3/0"}, "it has to be such as redlock://"),
         ({"LOCATION": "redlock://h1,h2,h1/0"}, "names Redis at h1:6379 twice"),
         ({"LOCATION": f"redlock://{THREE},127.0.0.1:7001/0"}, "twice"),
-        ({"LOCATION": f"redlock://{THREE}/0?restart_delay=soon"}, "restart_delay.*is 'soon'"),
+        ({"LOCATION": f"redlock://{THREE}/0?restart_delay=soon"}, r"^DISTLOCK\['default'\]: restart_delay is 'soon'"),
+        (
+            {"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"restart_delay": "soon"}},
+            r"\['restart_delay'\] is",
+        ),
         ({"LOCATION": f"redlock://{THREE}/0?restart_delay=-1"}, "restart_delay.*is -1"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"nodes": ["redis://h1"]}}, "twice, in LOCATION and"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"socket_timeuot": 1}}, "Did you mean 'socket_timeout'"),

@@ -212,7 +212,7 @@ def checked(
     values = {name: row.default for name, row in rows.items() if row.default is not None} | given
     for name, row in rows.items():
         if name in given:
-            values[name] = row.check(given[name], _called(config, name))
+            values[name] = row.check(given[name], config.option(name))
     kwargs = {name: value for name, value in values.items() if name in known}
     if not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
         kwargs |= driver_info("driver_info" in known)
@@ -235,11 +235,6 @@ def _refuse_typos(config: StoreConfig, names: Iterable[str], rows: Settings) -> 
             raise ConfigurationError(unknown_name(f"{config.where} has in its URL", name, rows))
 
 
-def _called(config: StoreConfig, name: str) -> str:
-    """What an option is called in messages: it may be the URL's, or a cache's."""
-    return config.option(name) if name in config.options else f"{config.where}: {name}"
-
-
 @cache
 def driver_info(known: bool) -> dict[str, Any]:
     """What redis-py tells the server of itself: read from its package once, and not for each connection (2 ms).
@@ -256,7 +251,7 @@ def driver_info(known: bool) -> dict[str, Any]:
 def _replicas(config: StoreConfig, values: Mapping[str, Any]) -> tuple[int, float]:
     """``min_replicas`` and ``replica_timeout``, of which the second is nothing without the first."""
     minimum, seconds = values.get("min_replicas"), values.get("replica_timeout")
-    setting = _called(config, "replica_timeout")
+    setting = config.option("replica_timeout")
     if minimum is None:
         if seconds is not None:
             raise ConfigurationError(f"{setting} is for min_replicas, which is not given.")
