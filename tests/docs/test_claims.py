@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import source
+from tests.support.mutants import subjects
 from tests.support.simulation.mutants import MUTANTS
 from tests.support.source import FILES, PACKAGE, PROJECT, shown
 
@@ -86,3 +87,11 @@ def test_the_table_of_mutants_has_the_seeds_with_which_the_test_begins() -> None
     section = page.partition("## That it can fail")[2].partition("\n## ")[0]
     rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
     assert Counter(re.findall(r"`([a-z-]+-\d+)`", rows)) == Counter(mutant.seed for mutant in MUTANTS.values())
+
+
+def test_the_page_has_a_row_for_each_file_whose_mutants_the_night_tries() -> None:
+    page = (PROJECT / "docs" / "proof.md").read_text("utf-8")
+    section = page.partition("## Mutants of our code")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([\w/]+\.py)`", section, re.M)) == sorted(
+        file for file, _ in subjects.FILES.values()
+    )
