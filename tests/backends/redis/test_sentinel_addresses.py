@@ -20,7 +20,7 @@ from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer, free_port
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import refused, the_lock
-from tests.support.stores.sentinel import PATIENT, SERVICE, FakeSentinel, SentinelServer, SentinelSetup
+from tests.support.stores.sentinel import SERVICE, FakeSentinel, SentinelServer, SentinelSetup
 
 # Settings -----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ async def test_what_is_no_sentinel(harness: Harness, redis_server: RedisServer) 
 @in_both_modes
 @pytest.mark.usefixtures("redis_store")
 async def test_a_sentinel_with_a_password(harness: Harness, redis_server: RedisServer) -> None:
-    with SentinelServer(redis_server.port, PATIENT, "--requirepass", "secret") as sentinel:
+    with SentinelServer(redis_server.port, "--requirepass", "secret") as sentinel:
         url = at(sentinel.port)
         await refused(harness, url, ConfigurationError, "does not let us in", "sentinel_kwargs")
         wrong = {"sentinel_kwargs": {"password": "secret?"}}
@@ -165,7 +165,7 @@ async def test_a_sentinel_with_a_password(harness: Harness, redis_server: RedisS
 
 @in_both_modes
 async def test_the_masters_password(harness: Harness, make_redis: Callable[..., RedisServer]) -> None:
-    with SentinelServer(make_redis("--requirepass", "secret").port, PATIENT) as sentinel:
+    with SentinelServer(make_redis("--requirepass", "secret").port) as sentinel:
         url = at(sentinel.port).replace("://", "://:secret@")
         harness.store = configure({"default": {"LOCATION": url}}).store("default")
         await harness.release(await harness.acquire(the_lock()))
@@ -173,7 +173,7 @@ async def test_the_masters_password(harness: Harness, make_redis: Callable[..., 
 
 @in_both_modes
 async def test_the_master_is_down_and_nobody_else_is_named_yet(harness: Harness) -> None:
-    with SentinelServer(free_port(), PATIENT) as sentinel:
+    with SentinelServer(free_port()) as sentinel:
         await refused(harness, at(sentinel.port), BackendUnavailable, "does not answer: Error 111")
 
 

@@ -20,7 +20,7 @@ from distlock_web.backends.redlock import scripts as quorum_scripts
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.cluster import MASTERS, Cluster, ClusterNode
 from tests.support.stores.redlock import redlock_url
-from tests.support.stores.sentinel import PATIENT, SERVICE, SentinelServer
+from tests.support.stores.sentinel import SERVICE, SentinelServer
 
 from .steps import Strike
 from .way import Way
@@ -185,7 +185,7 @@ class SentinelWay(RedisWay):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._sentinel = self._stack.enter_context(SentinelServer(self.servers[0].port, PATIENT))
+        self._sentinel = self._stack.enter_context(SentinelServer(self.servers[0].port))
         return self
 
     def connect(self, party: str, strike: Strike) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from tests.support.waiting import eventually
 
 #: What the sentinels call the master.
 SERVICE = "mymaster"
-#: Milliseconds of silence after which the sentinel calls a server down: when a test lets one fail, and until then.
-QUICK, PATIENT = 300, 60_000
+#: Milliseconds of silence after which the sentinel calls a server down by itself: it shall not during a test.
+PATIENT = 60_000
 
 
 class SentinelServer(OwnServer):
@@ -31,11 +31,11 @@ class SentinelServer(OwnServer):
 
     name = "sentinel"
 
-    def __init__(self, master_port: int, down_after: int, *args: str) -> None:
+    def __init__(self, master_port: int, *args: str) -> None:
         super().__init__(*args)
         self._lines = [
             f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} 1",
-            f"sentinel down-after-milliseconds {SERVICE} {down_after}",
+            f"sentinel down-after-milliseconds {SERVICE} {PATIENT}",
             f"sentinel failover-timeout {SERVICE} 4000",
         ]
 
@@ -54,9 +54,8 @@ class SentinelServer(OwnServer):
 class SentinelSetup:
     """``with SentinelSetup(replicas=2) as setup``: what the sentinel names is a master with that many replicas."""
 
-    def __init__(self, replicas: int, down_after: int = PATIENT) -> None:
+    def __init__(self, replicas: int) -> None:
         self.servers = [RedisServer("--repl-diskless-sync-delay", "0") for _ in range(replicas + 1)]
-        self._down_after = down_after
         self._dead = 0
         self._stack = ExitStack()
 
@@ -72,7 +71,7 @@ class SentinelSetup:
                 client.replicaof("127.0.0.1", str(self.servers[0].port))
             for client in others:
                 eventually(partial(in_step, client), "a replica follows")
-            self.sentinel = stack.enter_context(SentinelServer(self.servers[0].port, self._down_after))
+            self.sentinel = stack.enter_context(SentinelServer(self.servers[0].port))
             self.ask = stack.enter_context(redis.Redis(port=self.sentinel.port, decode_responses=True)).execute_command
             eventually(lambda: len(self.ask("SENTINEL", "REPLICAS", SERVICE)) == len(others), "replicas are known")
             self.settled(len(others))  # the stream begins up to a second after the link is up
@@ -124,20 +123,27 @@ class SentinelSetup:
         self.settled(len(self.servers) - 2)
 
     def until_failed_over(self) -> None:
-        """Return when the sentinel names another master than the one that a test has killed or paused."""
-        before = self.master
-        self._patience(QUICK)
-        eventually(lambda: self.master != before, "the sentinel names another master")
-        self._patience(self._down_after)  # nor may the new one fail by itself
+        """Return when the sentinel names another master than before.
 
-    def _patience(self, milliseconds: int) -> None:
-        self.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", milliseconds)
+        It is asked to, for what it notices by itself depends on time: it never promotes a replica that had lost its
+        master ten times ``down-after-milliseconds`` before that was found down, however long a test waits for it.
+        """
+        before = self.master
+
+        def is_another() -> bool:
+            is_idle = "failover_in_progress" not in str(self.ask("SENTINEL", "MASTER", SERVICE))
+            if self.master != before:
+                return True
+            if is_idle:  # looked at first: one that has ended meanwhile is not begun again
+                with contextlib.suppress(redis.ResponseError):  # it has not heard of the replica for a moment
+                    self.ask("SENTINEL", "FAILOVER", SERVICE)
+            return False
+
+        eventually(is_another, "the sentinel names another master")
 
     def switch_over(self) -> None:
-        """Fail over as an operator asks for it; return when the master before it has been made a replica."""
-        before = self.master
-        self.ask("SENTINEL", "FAILOVER", SERVICE)
-        eventually(lambda: self.master != before, "the sentinel names another master")
+        """Fail over while the master is well; return when it has been made a replica."""
+        self.until_failed_over()
         self.settled(len(self.servers) - 1)
 
     def rejoin(self) -> None:
