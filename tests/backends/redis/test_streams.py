@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import redis
 from distlock_web import BackendUnavailable, lock
 from distlock_web.backends.redis.scripts import NAMES
 from distlock_web.backends.redis.scripts.calls import pack_keys
+from distlock_web.backends.redis.transport.exchange import Exchange
 from distlock_web.backends.redis.transport.loop_connection import LoopConnection
 from distlock_web.backends.redis.transport.pipeline import Pipeline
 from distlock_web.backends.redis.transport.stream import Stream
@@ -21,6 +23,13 @@ from tests.support.waiting import SOON
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
+CALL = pack_keys("index"), ("", 0, 1)
+#: Each way in which a script is sent, and sent again with its source.
+WAYS: dict[str, Callable[[Exchange], Awaitable[object]]] = {
+    "one": lambda exchange: exchange.run(NAMES, *CALL),
+    "two in one write": lambda exchange: Pipeline.over(exchange).run_many(NAMES, [CALL] * 2),
+}
+
 
 def connection_of_this_loop() -> LoopConnection:
     backend: Any = registry().store("default").backend
@@ -29,14 +38,15 @@ def connection_of_this_loop() -> LoopConnection:
     return connection
 
 
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """A failover: one task heard READONLY and closed it, another NOSCRIPT, and asked on it for ever."""
     async with lock(KEY):
         pass
     backend: Any = registry().store("default").backend
-    exchange = Pipeline.over(backend.server.tasks())
+    exchange: Exchange = backend.server.tasks()
     redis_client.script_flush()
     received = Stream.data_received
 
@@ -48,7 +58,7 @@ async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
     monkeypatch.setattr(Stream, "data_received", received_by_two)
     async with asyncio.timeout(SOON):
         with pytest.raises(BackendUnavailable, match="closed meanwhile"):
-            await exchange.run_many(NAMES, [(pack_keys("index"), ("", 0, 1))] * 2)
+            await WAYS[way](exchange)
         async with lock(KEY):
             pass
 
