@@ -72,8 +72,8 @@ def newest(locks: Sequence[LockInfo], limit: int) -> list[LockInfo]:
     return sorted((lock for lock in locks if lock.state == "done"), key=lambda lock: -lock.since)[:limit]
 
 
-class Listing(Port):
-    """Of the locks at one server. Both kinds of port have it beside the verbs of those who want a lock."""
+class ListingVerbs(Port):
+    """Of the locks at one server: what its port has beside the verbs of those who want a lock."""
 
     def __init__(self, exchange: Exchange, keys: Keys) -> None:
         self._exchange = exchange

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, NotSent
 from ...core.runtime import Runtime, now
-from .listing import Listing
+from .listing import ListingVerbs
 from .scripts import ACQUIRE, ATTACH, CANCEL, DETACH, EXTEND, FINISH, RELEASE
 from .scripts.calls import Call, Keys, PackedKeys, Script, done_keys, extend_keys
 from .transport.exchange import Exchange, Reply
@@ -25,7 +25,7 @@ RECHECK_MARGIN = 0.002
 TOMBSTONE_MS = 5000
 
 
-class RedisPort(Listing):
+class RedisPort(ListingVerbs):
     """The verbs at one server, for callers of one kind."""
 
     def __init__(self, server: Server, exchange: Exchange, runtime: Runtime, keys: Keys) -> None:

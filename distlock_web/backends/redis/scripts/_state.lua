@@ -89,7 +89,7 @@ local function text(lock)
 end
 
 -- The lock with another token, state or holder, for `ms`. Its fence is kept. Never without a TTL: no time at all is one
--- millisecond, and SET says it itself, for PEXPIRE may have deleted the key.
+-- millisecond.
 local function write(lock, ms)
   local ttl = format('%d', math.max(1, ms))
   allow_writes()
