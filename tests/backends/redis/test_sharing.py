@@ -104,3 +104,10 @@ def stopped_process(
     client.zadd(f"{{{NAME}}}:queue", {process: 0})
     yield
     pubsub.close()
+
+
+def test_the_extension_of_a_share_takes_no_lock_off_the_listing(redis_client: redis.Redis, redis_store: Store) -> None:
+    """It begins with a write that changes nothing: it removed the name of a lock."""
+    with lock("-", prefix="", expire=LONG), lock("shared", prefix="", limit=2, expire=LONG) as lease:
+        lease.extend(2 * LONG)
+        assert {row.lock.name for row in held_locks()} == {"-", "shared"}
