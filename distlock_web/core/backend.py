@@ -183,7 +183,7 @@ class Port(Protocol):
         """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds.
 
         With a ``record`` beside that it is done: in the same step the record is stored, for as long, and everybody in
-        the queue is woken, to be told so and to leave.
+        the queue is woken, to be told so and to leave. It is of one that has the lock alone, never of a share.
         """
 
     @abstractmethod

@@ -172,11 +172,15 @@ class RedisPort(ListingVerbs):
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         token, server = claim.token, self._server
-        script, keys, cooldown_ms = RELEASE, self._keys.of(claim.name), _ms(cooldown) if cooldown else 0
-        args: tuple[str | int, ...] = (token, cooldown_ms, TOMBSTONE_MS if token in server.ambiguous else 0)
-        if record is not None:
+        args: tuple[str | int, ...]
+        if record is not None and cooldown:
             index, done = self._keys.index_of(claim.name), self._keys.done_of(claim.name)
-            script, keys, args = FINISH, done_keys(claim.name, index, done), (token, cooldown_ms, record)
+            # No tombstone: what is done has its token, and a late copy of the acquisition is told so.
+            script, keys, args = FINISH, done_keys(claim.name, index, done), (token, _ms(cooldown), record)
+        else:
+            tombstone = TOMBSTONE_MS if token in server.ambiguous else 0
+            script, keys = RELEASE, self._keys.of(claim.name)
+            args = (token, _ms(cooldown) if cooldown else 0, tombstone)
         try:
             answer = await self._exchange.run(script, keys, args)
         except BackendUnavailable:

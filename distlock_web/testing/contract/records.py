@@ -146,6 +146,15 @@ class RecordCases(Cases):
 
     @needs("records")
     @case
+    async def test_a_record_for_no_time_is_none(self, harness: Harness) -> None:
+        for _ in range(20):
+            mine = claim()
+            assert isinstance(await harness.port.acquire(mine, 0), Granted), "it is free at once"
+            assert await harness.port.release(mine, 0.0, RECORD) is None
+        assert await done(harness) == []
+
+    @needs("records")
+    @case
     async def test_a_record_may_be_long(self, harness: Harness) -> None:
         record = '{"result": "' + "x" * 400_000 + '"}'
         await finish(harness, record)
