@@ -14,7 +14,7 @@ import pytest
 
 from distlock_web.backends.redis import scripts
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
-from distlock_web.backends.redis.scripts.calls import Script, bulk, command, extend_keys, pack_keys, queue_of
+from distlock_web.backends.redis.scripts.calls import Script, bulk, command, done_keys, extend_keys, pack_keys, queue_of
 from distlock_web.core.runtime import Token
 from tests.support.clock_shift import compiled_shim
 from tests.support.simulation import compared
@@ -154,6 +154,11 @@ def _of_lock(script: Script, arguments: Arguments, *, joins: bool = False) -> Ca
     return step
 
 
+def _finish(nodes: Nodes, chance: random.Random) -> bytes:
+    keys = done_keys(nodes.name, nodes.index, KEYS.done_of(nodes.name))
+    return scripts.FINISH.call(keys, compared.to_finish(nodes, chance, nodes.name), by_source=True)
+
+
 def _extend(nodes: Nodes, chance: random.Random) -> bytes:
     args = (compared.some_token(nodes, chance, nodes.name), compared.some_ms(chance))
     return scripts.EXTEND.call(extend_keys([nodes.name], nodes.index), args, by_source=True)
@@ -177,6 +182,8 @@ def _look(nodes: Nodes, chance: random.Random) -> bytes:
 STEPS_OF_A_TRACE: list[tuple[int, Callable[[Nodes, random.Random], bytes]]] = [
     (30, _of_lock(scripts.ACQUIRE, compared.to_acquire, joins=True)),
     (16, _of_lock(scripts.RELEASE, compared.to_release)),
+    (4, _finish),
+    (2, _of_lock(scripts.REVOKE, compared.to_forget)),
     (6, _of_lock(scripts.CANCEL, compared.to_cancel)),
     (4, _of_lock(scripts.DETACH, compared.to_detach)),
     (4, _of_lock(scripts.ATTACH, compared.to_attach)),

@@ -10,7 +10,16 @@ from typing import TypeAlias
 import pytest
 
 from distlock_web.backends.redis import scripts
-from distlock_web.backends.redis.scripts.calls import Script, command, extend_keys, lock_keys, pack_keys, queue_of
+from distlock_web.backends.redis.scripts.calls import (
+    PackedKeys,
+    Script,
+    command,
+    done_keys,
+    extend_keys,
+    lock_keys,
+    pack_keys,
+    queue_of,
+)
 from tests.support.clock_shift import compiled_shim
 from tests.support.simulation.compared import (
     EPOCH,
@@ -26,11 +35,13 @@ from tests.support.simulation.compared import (
     to_attach,
     to_cancel,
     to_detach,
+    to_finish,
+    to_forget,
     to_release,
     to_revoke,
 )
 
-INDEX = "index"
+INDEX, DONE = "index", "done"
 NAMES = ["lock:a", "ü b"]
 
 Step: TypeAlias = "Callable[[Two, random.Random], bytes]"
@@ -52,10 +63,22 @@ def two() -> Iterator[Two]:
 # What a trace is made of ---------------------------------------------------------------------------------------------
 
 
-def _script(script: Script, arguments: Callable[[Two, random.Random, str], tuple[str | int, ...]]) -> Step:
+def _of_a_lock(name: str) -> PackedKeys:
+    return lock_keys(name, INDEX)
+
+
+def _with_what_is_done(name: str) -> PackedKeys:
+    return done_keys(name, INDEX, DONE)
+
+
+def _script(
+    script: Script,
+    arguments: Callable[[Two, random.Random, str], tuple[str | int, ...]],
+    keys: Callable[[str], PackedKeys] = _of_a_lock,
+) -> Step:
     def step(two: Two, chance: random.Random) -> bytes:
         name = chance.choice(NAMES)
-        return script.call(lock_keys(name, INDEX), arguments(two, chance, name), by_source=True)
+        return script.call(keys(name), arguments(two, chance, name), by_source=True)
 
     return step
 
@@ -92,16 +115,19 @@ def _look(two: Two, chance: random.Random) -> bytes:
     line = f"{queue}:{chance.choice(PROCESSES)}"
     commands = [["GET", name], ["TIME"], ["ZCARD", INDEX], ["ZRANGE", INDEX, "-2", "-1"]]
     commands += [["HGETALL", name], ["TYPE", name]]
-    commands += [["PTTL", key] for key in (name, queue, line, INDEX)]
-    commands += [["ZRANGE", key, "0", "-1", "WITHSCORES"] for key in (queue, line, INDEX)]
+    commands += [["PTTL", key] for key in (name, queue, line, INDEX, DONE)]
+    commands += [["ZRANGE", key, "0", "-1", "WITHSCORES"] for key in (queue, line, INDEX, DONE)]
     commands += [["ZRANGEBYSCORE", INDEX, "(0", "+inf", "LIMIT", "1", "2"]]
     return b"".join(command(*words) for words in commands)
 
 
 ACQUISITION = _script(scripts.ACQUIRE, to_acquire)
+FINISH = _script(scripts.FINISH, to_finish, _with_what_is_done)
 STEPS_OF_A_TRACE: list[tuple[int, Step]] = [
     (30, ACQUISITION),
     (16, _script(scripts.RELEASE, to_release)),
+    (4, FINISH),
+    (2, _script(scripts.REVOKE, to_forget)),
     (6, _script(scripts.CANCEL, to_cancel)),
     (4, _script(scripts.DETACH, to_detach)),
     (4, _script(scripts.ATTACH, to_attach)),
@@ -119,7 +145,7 @@ STEPS_OF_A_TRACE: list[tuple[int, Step]] = [
 @pytest.mark.timeout(600)
 def test_a_thousand_random_traces_have_the_same_answers(two: Two) -> None:
     weights = [weight for weight, _ in STEPS_OF_A_TRACE]
-    taken = told = 0
+    taken = told = finished = 0
     for seed in range(TRACES):
         chance = random.Random(seed)
         two.say(command("FLUSHALL"))
@@ -135,6 +161,7 @@ def test_a_thousand_random_traces_have_the_same_answers(two: Two) -> None:
             ours, theirs = two.say(request)
             assert ours == theirs, f"trace {seed}, step {step}: {request!r}"
             taken += make is ACQUISITION and ours.startswith(b":")
+            finished += make is FINISH and ours.startswith(b":0\r\n")
             ours, theirs = two.say(b"", listening=True)
             assert ours == theirs, f"trace {seed}, step {step}, what was heard: {request!r}"
             told += ours.count(b"message\r\n")
@@ -143,6 +170,7 @@ def test_a_thousand_random_traces_have_the_same_answers(two: Two) -> None:
     # The traces are about something.
     assert taken > TRACES // 2
     assert told > TRACES // 4
+    assert finished > TRACES // 4
 
 
 def test_commands_and_errors_beside_the_scripts(two: Two) -> None:

@@ -136,6 +136,13 @@ def to_release(two: Compared, chance: random.Random, name: str) -> tuple[str | i
     return some_token(two, chance, name), chance.choice([0, 0, 0, 300]), chance.choice([0, 5000])
 
 
+def to_finish(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:
+    """A record is never of a share."""
+    token = some_token(two, chance, name)
+    alone = token if "/" not in token else chance.choice([each for each in TOKENS if "/" not in each])
+    return alone, some_ms(chance), '{"result": 1}'
+
+
 def to_cancel(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:
     token, (_, fence) = some_token(two, chance, name), some_owner(two, chance, name)
     granted = fence if chance.random() < 0.3 else 0
@@ -153,3 +160,7 @@ def to_attach(two: Compared, chance: random.Random, name: str) -> tuple[str | in
 def to_revoke(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:
     _, fence = some_owner(two, chance, name)
     return (fence if fence and chance.random() < 0.8 else 1,)
+
+
+def to_forget(two: Compared, chance: random.Random, name: str) -> tuple[str | int, ...]:
+    return (*to_revoke(two, chance, name), 1)
