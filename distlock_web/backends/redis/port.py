@@ -49,32 +49,29 @@ class RedisPort(ListingVerbs):
         """``place``: where it stands in the queue, for it has waited before, at another node."""
         if wait != 0:
             return await self._join(claim, place)
-        token, server = claim.token, self._server
-        asked = token in server.ambiguous or token in self._listener.waiters
-        answer = await self._ask(claim, asked)
-        if asked:
-            self._listener.remove(token)
-        if isinstance(answer, Granted):
-            return answer
-        if token in server.ambiguous:
-            # It is given up, and what has failed before this is not cancelled: a copy of it may be on its way.
-            server.postpone(claim)
-        return answer.busy
+        waiter = self._listener.waiters.get(claim.token)  # it has waited before, and does so no more
+        answer = await self._ask(claim, waiter, join=False)
+        if isinstance(answer, Taken):
+            self._give_up(claim)
+            return answer.busy
+        if waiter is not None:
+            self._listener.remove(claim.token)
+        return answer
 
-    async def _ask(self, claim: Claim, asked: bool, join: bool = False, place: int | None = None) -> Granted | Taken:
-        """``asked``: it may stand in the queue. The script's way for a free lock is for those that surely do not."""
-        args: tuple[str | int, ...] = (
-            claim.token, _ms(claim.expire), int(join), claim.holder, int(asked), place or "",
-        )  # fmt: skip
+    async def _ask(self, claim: Claim, waiter: Waiter | None, join: bool, place: int | None = None) -> Granted | Taken:
+        token, server = claim.token, self._server
+        # It may stand in the queue: the script's way for a free lock is for those that surely do not.
+        asked = place is not None or token in server.ambiguous or (waiter is not None and waiter.sent_at is not None)
+        args: tuple[str | int, ...] = (token, _ms(claim.expire), int(join), claim.holder, int(asked), place or "")
         if claim.max_waiters is not None:
             args = (*args, claim.max_waiters)
         since = now()
         try:
-            answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, claim.token), args)
+            answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, token), args)
         except BackendUnavailable as error:
             # Else it is ours, and who gives up asking cancels it; or it was not asked.
             if not isinstance(error, NotSent | TooFewReplicas):
-                self._server.ambiguous.add(claim.token)
+                server.ambiguous.add(token)
             raise
         return parse_acquire(answer, since)
 
@@ -84,7 +81,7 @@ class RedisPort(ListingVerbs):
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
             if place is None:  # else it would leave its queue, and while the slot moves that may not be made anew
-                answer = await self._ask_as(waiter, None, join=False)
+                answer = await self._ask_for(waiter, None, join=False)
                 if isinstance(answer, Granted) or answer.final:
                     return answer
             # The subscription comes before the place in the queue: no waiter may be woken that does not hear.
@@ -95,7 +92,7 @@ class RedisPort(ListingVerbs):
                 # is passed over, and asks again by itself after the lease, or when the listener is back.
                 pass
             waiter = listener.expect(claim, self.runtime)
-        return await self._ask_as(waiter, place)
+        return await self._ask_for(waiter, place)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
@@ -108,7 +105,7 @@ class RedisPort(ListingVerbs):
             granted = waiter.granted_since()
             if granted is not None:
                 if self.confirms:  # it was told by the server alone: asked again, it is confirmed
-                    return await self._ask_as(waiter, busy.memo)
+                    return await self._ask_for(waiter, busy.memo)
                 self._listener.remove(claim.token)
                 return Granted(*granted)
             waited = now() - begun
@@ -116,35 +113,37 @@ class RedisPort(ListingVerbs):
                 # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
                 return busy._replace(remaining=max(0.001, busy.remaining - waited))
             waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
-        return await self._ask_as(waiter, busy.memo)
+        return await self._ask_for(waiter, busy.memo)
 
-    async def _ask_as(self, waiter: Waiter, place: int | None, *, join: bool = True) -> Granted | Busy:
+    async def _ask_for(self, waiter: Waiter, place: int | None, *, join: bool = True) -> Granted | Busy:
         """Ask as one that waits, if it has to."""
-        claim, server, listener = waiter.claim, self._server, self._listener
-        token, since = claim.token, now()
-        asked = place is not None or waiter.sent_at is not None or token in server.ambiguous
+        claim, listener, since = waiter.claim, self._listener, now()
         try:
-            answer = await self._ask(claim, asked, join, place)
+            answer = await self._ask(claim, waiter, join, place)
         except NotSent:
             # What was not asked is not cancelled: no waiter would be left for the listener to read for.
             if place is None:
-                listener.remove(token)
+                listener.remove(claim.token)
             raise
         if isinstance(answer, Granted):
-            listener.remove(token)
+            listener.remove(claim.token)
             return answer
         busy = answer.busy
         if join and claim.max_waiters is not None and busy.memo is None and busy.record is None:
             busy = busy._replace(full=True)
         if busy.final:
-            listener.remove(token)
-            if token in server.ambiguous:
-                server.postpone(claim)  # a copy of this may be on its way, and would run into what comes after it
+            self._give_up(claim)
         elif join:
             waiter.sent_at, waiter.server_time_us = since, answer.server_time_us
             if answer.unheard:
                 listener.reconnect_if_unheard(waiter)
         return busy
+
+    def _give_up(self, claim: Claim) -> None:
+        """It was refused, and asks no more. What has failed before this is not cancelled by the caller."""
+        self._listener.remove(claim.token)
+        if claim.token in self._server.ambiguous:
+            self._server.postpone(claim)  # a copy of it may be on its way, and would run into what comes after it
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.gave_up(claim.token)
@@ -172,15 +171,13 @@ class RedisPort(ListingVerbs):
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         token, server = claim.token, self._server
+        cooldown_ms = _ms(cooldown) if cooldown else 0
         args: tuple[str | int, ...]
-        if record is not None and cooldown:
-            index, done = self._keys.index_of(claim.name), self._keys.done_of(claim.name)
-            # No tombstone: what is done has its token, and a late copy of the acquisition is told so.
-            script, keys, args = FINISH, done_keys(claim.name, index, done), (token, _ms(cooldown), record)
+        if record is not None and cooldown:  # no tombstone: what is done has its token, and a late copy is told so
+            script, keys, args = FINISH, self._done_keys(claim.name), (token, cooldown_ms, record)
         else:
-            tombstone = TOMBSTONE_MS if token in server.ambiguous else 0
             script, keys = RELEASE, self._keys.of(claim.name)
-            args = (token, _ms(cooldown) if cooldown else 0, tombstone)
+            args = (token, cooldown_ms, TOMBSTONE_MS if token in server.ambiguous else 0)
         try:
             answer = await self._exchange.run(script, keys, args)
         except BackendUnavailable:
@@ -194,6 +191,9 @@ class RedisPort(ListingVerbs):
         if loss is None:
             server.released.append(token)
         return loss
+
+    def _done_keys(self, name: str) -> PackedKeys:
+        return done_keys(name, self._keys.index_of(name), self._keys.done_of(name))
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         args = (claim.token, transit, _ms(seconds))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("redis_store")
 
 #: Where a waiter stands when the store is closed, and the lock given back: in the method's name, before or after it.
 MOMENTS = {
-    "its question is on its way": (RedisPort, "_ask_as", "after"),
+    "its question is on its way": (RedisPort, "_ask_for", "after"),
     "between its answer and its sleep": (RedisPort, "wait", "before"),
     "about to sleep": (Listener, "sleep", "before"),
     "awake, and about to ask": (Listener, "sleep", "after"),

@@ -14,7 +14,8 @@
 --          {0, now, remaining, remaining, 0, 0, holder, held, record}
 --                                                    the same of what is done: its queue is empty
 
-local token, expire, join, holder, asked, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
+local token, expire, join, holder, asked, place, max_waiters =
+  ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7]
 local now = clock()
 
 -- One ZADD does three things, and `changed` counts those that it did (LT: only a lower score replaces one):
@@ -117,7 +118,7 @@ end
 
 -- include: _join
 
-if join == '0' or (ARGV[7] and is_full(lock, process, entry, place, tonumber(ARGV[7]))) then
+if join == '0' or (max_waiters and is_full(lock, process, entry, place, tonumber(max_waiters))) then
   if asked then
     leave(process, entry)
   end

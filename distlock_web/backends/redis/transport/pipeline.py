@@ -1,4 +1,7 @@
-"""More than one script and its answer: several calls in one write, with a WAIT behind them, or ASKING in front."""
+"""More than one script and its answer: several calls in one write, with a WAIT behind them, or ASKING in front.
+
+And a word to the caller before anything is sent (``opened``). Redlock wants it: only what was sent is to be undone.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Connection(Pooled):
         self._write, self.read = wire.write, wire.read
 
     async def ask(self, packed: bytes) -> Reply:
-        self._write(packed)
+        self._write(packed)  # and as `receive`, which would be a call more for every lock
         try:
             return self.read(None if self.timeout is None else self.timeout / 2)
         except TIMEOUTS:
