@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the question": Mutant(
-        "memory-64",
+        "memory-92",
         "locks/hold.py",
         "self.deadline = granted.since + claim.expire",
         "self.deadline = now() + claim.expire",
@@ -60,7 +60,7 @@ MUTANTS: dict[str, Mutant] = {
         "                    owner.until = moment + claim.expire",
     ),
     "in Redis a renewal is written over a longer extension": Mutant(
-        "redis-14",
+        "redis-3",
         f"{_SCRIPTS}/extend.lua",
         "if lost == 0 and call('PTTL', name) < tonumber(expire) then",
         "if lost == 0 then",
@@ -69,7 +69,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-0", f"{_SCRIPTS}/acquire.lua", "'NX', 'PX', expire) then", "'PX', expire) then"
     ),
     "anybody may release a lock": Mutant(
-        "redis-21", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
+        "redis-105", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-4",
@@ -81,7 +81,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-3", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis-13",
+        "redis-19",
         "backends/redis/transport/waiter.py",
         "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
         "since = now()",
@@ -93,13 +93,13 @@ MUTANTS: dict[str, Mutant] = {
         "self.deadline = max(self.deadline, now() + expire - drift(expire))",
     ),
     "what was put off until the server answers is forgotten": Mutant(
-        "redis-outage-28",
+        "redis-outage-22",
         "kit/outage.py",
         "        self._postponed.append(Postponed(moment + after, moment + within, work))\n",
         "",
     ),
     "what is taken on keeps the time that it had on its way": Mutant(
-        "redis-10", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
+        "redis-7", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
     ),
     "a copy of a process has the locks of the first one": Mutant(
         "redis-61", "core/process.py", "            Process.generation += 1\n", ""
@@ -108,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
         "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"
     ),
     "an undo that comes late takes back a later vote": Mutant(
-        "redlock-late-149", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
+        "redlock-late-50", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
     ),
     "a node without its data votes at once": Mutant(
         "redlock-clock-44",
@@ -117,7 +117,7 @@ MUTANTS: dict[str, Mutant] = {
         "if false then",
     ),
     "the lease of a quorum is counted from its last answer": Mutant(
-        "redlock-57", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
+        "redlock-61", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
     ),
     "the clocks of votes are not compared": Mutant(
         "redlock-ahead-20",
@@ -168,7 +168,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-shared-13", f"{_SCRIPTS}/revoke.lua", "math.max((share.ends - clock()) / 1000, TOMBSTONE)", "0"
     ),
     "readers enter one by one": Mutant(
-        "redis-shared-36", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
+        "redis-shared-57", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
     ),
     "the limit of those that have the lock does not count": Mutant(
         "memory-shared-0",
@@ -177,7 +177,7 @@ MUTANTS: dict[str, Mutant] = {
         "len(self.owners) < token.limit",
     ),
     "a writer that gives up does not let the readers behind it in": Mutant(
-        "memory-shared-412",
+        "memory-shared-1320",
         "backends/memory.py",
         "                self._hand_over(lock)  # those behind",
         "                pass  # those behind",
@@ -243,7 +243,7 @@ MUTANTS: dict[str, Mutant] = {
         "memory-nested-8", "locks/reentry/entering.py", "            check_limit(spec.limit, hold)\n", ""
     ),
     "a hand-over forgets what nested blocks keep taken": Mutant(
-        "memory-nested-288",
+        "memory-nested-379",
         "locks/handover.py",
         "        hold.keep_until = hold.since + ticket.keep\n",
         "        pass\n",
