@@ -9,8 +9,14 @@
     judge         judge              whether its work is done, and so what becomes of the lock at its release
     stream        stream             a streaming response goes on under the lock; else it is released
 
-``once`` adds two (:class:`OnceStages`): before the lock it asks whose record the call's would be, and answers from that
-record where it is done; after a success it makes the record. How the lock is released stands in ``ending.py``.
+``once`` adds four, at three of these (:class:`OnceStages`):
+
+    task, key     ``ask``            whose record the call's would be
+    lock          ``refuse``         before it: a call inside of its own run, or of a transaction of other code
+                  ``answer``         in place of the function: it is done, and the lock's refusal has its record
+    judge         ``record``         after a success: the record that the release leaves
+
+How the lock is released stands in ``ending.py``.
 """
 
 from __future__ import annotations
@@ -166,12 +172,14 @@ class LockedFunction:
             f"other functions. {hooks.why_unknown()}"
         )
 
-    def policy(self, error: LockBusy | BackendUnavailable, config: StoreConfig) -> Any:
-        """What is to be made of this error, in a store with these settings."""
+    def policy(self, error: LockBusy | BackendUnavailable, config: StoreConfig) -> tuple[str, Any]:
+        """The option that says what is to be made of this error, and what it says, in a store with these settings."""
         name = "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         own = getattr(self, name)
         chosen = getattr(config, name) if own is None else own
-        return "raise" if chosen == "open" and self.once is not None else chosen  # the store's setting is for locks
+        if chosen == "open" and self.once is not None:  # by the store's setting, which is for locks
+            chosen = "raise"
+        return name, chosen
 
     def refuse_coroutine(self, made: object, option: str, why: str) -> None:
         refuse_coroutine(made, f"{self.name}: its {option} gave a coroutine, {why}nobody would await that.")
@@ -351,7 +359,7 @@ class Call:
     async def _refused(self, error: LockBusy | BackendUnavailable) -> Any:
         """The call cannot run: what the policy makes of it."""
         locked, config = self.locked, self.scope.spec.store.config
-        policy = locked.policy(error, config)
+        option, policy = locked.policy(error, config)
         if callable(policy):
             for_views = getattr(policy, "for_views", False) is True
             if for_views and hooks.first(Integration.request_of, self.args, self.kwargs, locked) is None:
@@ -359,7 +367,6 @@ class Call:
             made = policy(error, *self.args, **self.kwargs)
             if locked.asynchronous:
                 return await made if inspect.isawaitable(made) else made
-            option = "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
             locked.refuse_coroutine(made, option, "but it is a plain function: ")
             return made
         if policy == "skip":
@@ -380,37 +387,35 @@ class Call:
         """
         transactions = self.locked.transactions
         if transactions is None:
-            return self._judged()
+            return self._run_and_judge()
         try:
-            return transactions.run(self.locked.name, self._judged, Lease(self.scope), self.locked.database)
+            return transactions.run(self.locked.name, self._run_and_judge, Lease(self.scope), self.locked.database)
         except _NoSuccess as failure:
             return failure.result
 
-    def _judged(self) -> Any:
+    def _run_and_judge(self) -> Any:
         result = self.function(*self.args, **self.kwargs)
-        succeeded = drive(self.judge(result))
-        if not succeeded and self.locked.transactions is not None and self.locked.once is not None:
-            raise _NoSuccess(result)
+        drive(self.judge(result))
         return result
 
     # Judge ----------------------------------------------------------------------------------------------------------
 
-    async def judge(self, result: Any) -> bool:
+    async def judge(self, result: Any) -> None:
         """The function has returned this: whether it has done its work, and so what becomes of the lock at its release.
 
-        True also where it does not matter.
+        ``_NoSuccess`` if it has not, and is to be rolled back.
         """
         self._refuse_unlocked(result)
         once, scope = self.locked.once, self.scope
         if once is None and not scope.keep_for:
-            return True
+            return
         is_undone = scope.settle is not None and not scope.settle(result)
         if is_undone or not self._succeeded(result):
             scope.keep_for = 0.0  # free as soon as it is released
-            return False
-        if once is not None:
+            if once is not None and self.locked.transactions is not None:
+                raise _NoSuccess(result)
+        elif once is not None:
             await once.record(self, result)
-        return True
 
     def _refuse_unlocked(self, result: object) -> None:
         """``ConfigurationError`` if the function has returned what has yet to run, and would without the lock."""
@@ -470,7 +475,8 @@ async def acquire(locked: LockedFunction, scope: Scope, task: RunningTask | None
         if not scope.holds:
             await engine.acquire(scope)
     except BackendUnavailable as error:
-        if locked.policy(error, scope.spec.store.config) != "open":
+        _, policy = locked.policy(error, scope.spec.store.config)
+        if policy != "open":
             raise
         logger.error("%s runs without its lock: %s", locked.name, error, extra=scope.log_fields("let_through"))
         scope = Scope(scope.spec, scope.runtime, in_block=scope.in_block)

@@ -301,6 +301,7 @@ def first(question: Callable[Concatenate[Any, P], R | None], *args: P.args, **kw
 
     Falsehood is none: it is what is said of what belongs to others.
     """
+    # What `_answering` says, without that call: each call of a locked function asks several of these.
     for each in integrations.installed.answering.get(question.__name__, ()):
         answer: R | None = getattr(each, question.__name__)(*args, **kwargs)
         if answer is not None and answer is not False:

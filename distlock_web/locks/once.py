@@ -109,7 +109,7 @@ show_options(once, OnceOptions)
 
 
 class Once:
-    """The two stages that ``once`` adds to the calls of a function: whose record it is, before the lock; the record."""
+    """What ``once`` adds to the stages of a call: whose record it is, what is refused, the answer, the record."""
 
     def __init__(
         self,
@@ -144,7 +144,8 @@ class Once:
         names = call.scope.spec.names
         if len(names) > 1:
             raise ConfigurationError(f"{call.locked.name}: once needs one key, not {len(names)}.")
-        call.scope.asked = await asked(call.locked, call.args, call.kwargs)  # now: the function may log a user in
+        # Now: the function may log a user in.
+        call.scope.asked = await whose_record(call.locked, call.args, call.kwargs)
 
     def refuse(self, call: Call) -> None:
         (name,) = call.scope.spec.names
@@ -198,7 +199,7 @@ class Once:
         scope.keep_for = self.keep
 
 
-async def asked(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+async def whose_record(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     """Whose the record of a call is: of a request, a digest of who asks for what; else the function's."""
     found: Asked | str | None = await hooks.afirst(Integration.asked, args, kwargs, locked)
     if isinstance(found, Asked):

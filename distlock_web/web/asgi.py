@@ -360,6 +360,8 @@ def sent_whole(response: T, lock: StreamLock) -> T:
     """A response that the framework sends by itself, such as a file: the lock ends when its last byte is sent."""
     lock.by_server = True
     request = running.get()
+    # A middleware may make another response of it, and drop this one while its file is sent. The lock ends when the
+    # request is left.
     lock.lives_with(response if request is None else request)
     if request is not None:
         request.locks.append(lock)

@@ -15,7 +15,7 @@ from distlock_web import ConfigurationError, attach, configure, lock, once
 from distlock_web.core.formats import BEFORE, NEWEST
 from distlock_web.locks.handover import Ticket
 from distlock_web.locks.hooks import Asked
-from distlock_web.locks.once import asked
+from distlock_web.locks.once import whose_record
 from distlock_web.locks.records import LOST, Record
 from tests.support.stores.redlock import redlock_url
 from tests.support.stores.sql import somebody_elses
@@ -152,4 +152,4 @@ async def test_a_function_of_the_program_has_the_name_that_it_had(
     monkeypatch.setattr(program, "__spec__", None)
     monkeypatch.setattr(program, "__file__", "/srv/jobs.py", raising=False)
     locked: Any = once(key="nightly", keep=60)(job)
-    assert await asked(locked.__distlock__, (), {}) == Asked("jobs.job", "__main__.job")
+    assert await whose_record(locked.__distlock__, (), {}) == Asked("jobs.job", "__main__.job")

@@ -236,13 +236,13 @@ def test_the_second_click_gets_the_first_ones_answer(send: Send, case: str) -> N
 
 def test_who_asks_is_found_out_once_for_each_request(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the body, with all its files."""
-    asked, seen = module.asked, []
+    asked, seen = module.whose_record, []
 
     async def count(*call: Any) -> Asked:
         seen.append(await asked(*call))
         return seen[-1]
 
-    monkeypatch.setattr(module, "asked", count)
+    monkeypatch.setattr(module, "whose_record", count)
     assert [send().replayed, send().replayed] == [False, True]
     assert len(seen) == 2
 

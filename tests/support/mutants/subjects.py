@@ -19,6 +19,12 @@ KEYS = [
     *(f"tests/web/test_{what}.py" for what in ("methods", "once", "rest")),
 ]
 
+#: What becomes of the call of a locked function; ``once`` has some of its stages.
+CALLS = [
+    *(f"tests/locks/test_{what}.py" for what in ("decorator", "hold_at_least", "refused_early", "once")),
+    *(f"tests/web/test_{what}.py" for what in ("methods", "success", "once")),
+]
+
 #: By a name for the command line: the file, below the package, and the tests of its subject.
 FILES: dict[str, tuple[str, list[str]]] = {
     "engine": ("locks/engine.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
@@ -41,6 +47,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
 LATER: dict[str, tuple[str, list[str]]] = {
     # 7 of 579 survive, 2 of 379 of ``once``; but 84, and 102, were found by a time-out on a busy machine: --again
     "key_templates": ("locks/key_templates.py", KEYS),
+    "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),  # not tried
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "watchdog": ("locks/watchdog.py", LOCKS),  # 26 %, before tests/support/engine/renewal.py
     "memory": ("backends/memory.py", ["tests/backends/test_memory.py", "tests/backends/test_memory_queue.py"]),  # 10 %
