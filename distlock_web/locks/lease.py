@@ -124,7 +124,7 @@ class Lease:
         except DistLockError:
             raise
         except BaseException as interruption:  # a signal's, perhaps before anything was done
-            ending.end_now(self._its_scope, interruption)  # does nothing where the scope has ended
+            drive(ending.abort(self._its_scope, interruption, success=error is None))  # nothing, where it ended
             raise
 
     async def __aenter__(self) -> Lease:

@@ -354,6 +354,39 @@ def test_a_nested_block_leaves_its_turn_wherever_it_is_interrupted(nested: Calla
     assert len(left) <= SECTIONS[nested], left
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_success_stays_taken_wherever_its_end_is_interrupted(by_hand: bool) -> None:
+    """The work is done: what ``hold_at_least`` keeps from running again just now ran again."""
+    free, whole = list[int](), list[int]()
+    for step in range(1000):
+        reached = False
+
+        def interrupted() -> None:
+            nonlocal reached
+            block = lock("a", expire=600, wait=0, hold_at_least=60)
+            section = block.acquire() if by_hand else block
+            section.__enter__()
+            reached = True
+            reached = interrupted_at(step, partial(section.__exit__, None, None, None), is_ours)  # noqa: B023
+
+        in_a_thread_of_its_own(interrupted)
+        if not reached:
+            break
+        lines = drive(registry().store("default").port(THREADS).inspect())
+        if not lines:
+            free.append(step)
+        elif lines[0].state != "cooldown":
+            whole.append(step)  # its lease was not ended
+        registry().store("default").backend._table.__init__()  # type: ignore[attr-defined]
+    assert step > 20
+    assert free == []
+    assert len(whole) <= 1, whole
+
+
 # Garbage ------------------------------------------------------------------------------------------------------------
 
 
