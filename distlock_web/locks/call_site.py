@@ -16,6 +16,8 @@ known_sites: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 def call_site(frame: FrameType) -> str:
     """The line that a frame is at; outside of this package, and empty in a task of asyncio's own making."""
+    if (known := known_sites.get((id(frame.f_code), frame.f_lasti))) is not None:  # ``lock()`` asks without this call
+        return known[1]
     found = outside(frame)
     module = "" if found is None else found.f_globals.get("__name__") or "?"
     if found is None or module.startswith("asyncio."):

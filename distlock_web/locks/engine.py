@@ -136,7 +136,7 @@ async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy) -> Granted
     unreachable_since: float | None = None
     while True:
         scope.raise_if_lost()
-        left = scope.left()
+        left = scope.wait_left()
         if left is not None and left <= 0:
             # What we know is from before we slept: the lock may be free, for no message tells of a lease that ended.
             last = await retry_once(port.acquire, claim, 0.0)

@@ -221,9 +221,11 @@ async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
 
 
 async def end_transit(scope: Scope, ticket: Ticket, error: BaseException) -> None:
-    """The locks are not taken on. The caller raises ``error`` then."""
-    # Some of its locks were ours until now: no one can take on all of them with the ticket. Where not even the
-    # first was to be had, another use of the ticket may be taking them on.
+    """They are not taken on; the caller raises ``error`` then. Does nothing unless some of several locks were.
+
+    Then no one can take on all of them with the ticket. Where not even the first was to be had, another use of the
+    ticket may be taking them on.
+    """
     if scope.acquired and len(scope.spec.names) > 1:
         await undo(error, scope, partial(_free_the_rest, scope, ticket))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
@@ -31,6 +31,17 @@ _EXPLAIN: dict[LossReason, str] = {
 }
 
 
+class NestedTurn(Protocol):
+    """That of a block in a hold of a block around it: as ``reentry/gate.py`` has it."""
+
+    hold: Hold
+    since: float
+
+    def is_at(self, gate: object) -> bool: ...
+    def leave(self) -> None: ...
+    def outlive(self) -> None: ...
+
+
 class Hold:
     """A lock as its holder knows it. Changes of state are atomic; nothing leads back from ``lost``.
 
@@ -52,7 +63,7 @@ class Hold:
         #: By our clock, before the store's: another can begin only after it.
         self.deadline = granted.since + claim.expire - (claim.expire * DRIFT_RATIO + DRIFT_SECONDS)
         self._asked_until = self.deadline  # what was asked for, answered or not
-        self.nested: set[object] = set()  #: the turns of the blocks that have re-entered it (``reentry/gate.py``)
+        self.nested: set[NestedTurn] = set()  #: of the blocks that have re-entered it
         self.keep_until = 0.0  #: by our clock, as ``hold_at_least`` of a block that has re-entered it says
         self.recorded = False  #: of ``once``: it is kept by a record in the transaction of the work
         self._state: State = "held"

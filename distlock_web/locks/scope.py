@@ -17,12 +17,11 @@ from ..core.registry import Store
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Runtime, in_event_loop, now
 from . import events
-from .hold import Hold, State
+from .hold import Hold, NestedTurn, State
 from .hooks import Asked
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
-
 
 #: The object whose ``with`` block runs, and where it stands, as ``chain.place_of`` says it.
 Opener: TypeAlias = "tuple[object, FrameType | str]"
@@ -47,13 +46,10 @@ class Spec(NamedTuple):
     limit: int = 1  #: how many may hold each of them; 1: we alone
 
 
-class Entered(Protocol):
-    """A hold of a block around this one, in which this one has its turn: as ``reentry/gate.py`` has it."""
+class Gate(Protocol):
+    """Into a hold of this block, for blocks inside of it: as ``reentry/gate.py`` has it."""
 
-    hold: Hold
-    since: float
-
-    def leave(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def _no_task() -> None:
@@ -90,9 +86,9 @@ class Scope:
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these
         self.acquired: list[Hold] = []  #: by this block, and released at its end
-        self.reentered: list[Entered] = []  #: in holds of the blocks around it
-        self.turns: list[Entered] = []  #: those, and what is waited for
-        self.gates: dict[str, Any] = {}  #: into its own holds, by name
+        self.reentered: list[NestedTurn] = []  #: in holds of the blocks around it
+        self.turns: list[NestedTurn] = []  #: those, and what is waited for
+        self.gates: dict[str, Gate] = {}  #: into its own holds, by name
         #: What it is told where it has no lock though no hold is lost: the block around has ended, a hand-over failed.
         self.gone: Callable[..., LeaseLost] | None = None
         self._callbacks: list[Callable[[], object]] = []
@@ -165,11 +161,9 @@ class Scope:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
-        if self.gone is not None:
-            return 0.0
-        return min((hold.remaining for hold in self.holds), default=0.0)
+        return 0.0 if self.gone is not None else min((hold.remaining for hold in self.holds), default=0.0)
 
-    def left(self) -> float | None:
+    def wait_left(self) -> float | None:
         """Seconds that the caller wants to wait still; None: for ever."""
         return self.spec.wait if self.waits_until is None else max(0.0, self.waits_until - now())
 

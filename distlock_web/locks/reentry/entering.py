@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import cast
 
 from ...core.backend import SHARED, Busy, Port
 from ...core.errors import BackendUnavailable, ConfigurationError, LockBusy
@@ -37,7 +38,7 @@ async def enter_again(scope: Scope, port: Port, name: str) -> bool:
             if admission == "busy" and spec.wait != 0:
                 scope.has_waited = True
                 with watchdog.keep_alive(scope.holds):
-                    admission = await gate.enter(turn, scope.runtime, scope.left(), spec.max_waiters)
+                    admission = await gate.enter(turn, scope.runtime, scope.wait_left(), spec.max_waiters)
             if admission in ("busy", "full"):
                 raise busy_error(spec, name, _busy_with(hold)._replace(full=admission == "full"))
             if admission == "ours" and outer.gone is None and hold.check():
@@ -54,7 +55,7 @@ async def enter_again(scope: Scope, port: Port, name: str) -> bool:
 
 def gate_of(scope: Scope, hold: Hold) -> ReentryGate:
     """The gate into this hold of the scope; closed if its block has ended meanwhile."""
-    gate: ReentryGate = scope.gates.setdefault(hold.name, ReentryGate(hold))
+    gate = cast(ReentryGate, scope.gates.setdefault(hold.name, ReentryGate(hold)))
     if scope.over or scope.gone is not None:
         gate.close()
     return gate

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from ...core.process import Process, check_process
 from ...core.runtime import Parker, Runtime, now
-from ..hold import Hold
+from ..hold import Hold, NestedTurn
 from ..scope import Scope
 from ..sharing import excludes_nobody
 
@@ -48,6 +48,10 @@ class Turn:
         self.hold.nested.discard(self)
         self.gate.leave(self)
         self._block = None
+
+    def is_at(self, gate: object) -> bool:
+        """Whether it is one of this gate's: another block's may lead into the same hold."""
+        return self.gate is gate
 
     def outlive(self) -> None:
         """The block around has ended: this one is without the lock from now on, and is told."""
@@ -142,8 +146,8 @@ class ReentryGate:
                 if turn.parker is not None:
                     turn.parker.unpark()
 
-    def _turns_inside(self) -> list[Turn]:
-        return [turn for turn in self.hold.nested.copy() if isinstance(turn, Turn) and turn.gate is self]
+    def _turns_inside(self) -> list[NestedTurn]:
+        return [turn for turn in self.hold.nested.copy() if turn.is_at(self)]
 
     def _forget(self, waiting: Turn) -> None:
         try:
