@@ -86,8 +86,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "sharing": (
         r"shared|SHARED|limited|at_once|sharing",
-        "locks/sharing locks/options locks/engine locks/reentry "
-        "web/error_responses web/held_locks web/lock_presenter cli/held",
+        "locks/options locks/engine locks/reentry web/error_responses web/held_locks web/lock_presenter cli/held",
     ),
     "commit": (
         r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|CallersTransaction",

@@ -18,7 +18,7 @@ The rooms, each of one feature that the way of a lock passes by::
     reentry.chain     which scopes the running code is inside of
     reentry.entering  a lock that they hold is entered again
     reentry.gate      in which its siblings take turns
-    sharing           what a call chain may want that is one of several holders
+    reentry.sharing   what a call chain may want that is one of several holders
     handover          detach, the ticket, and who takes on with it
     commit            what until="commit" does with a lease
     open_transaction  the warning of a transaction of other code's

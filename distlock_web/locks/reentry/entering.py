@@ -13,9 +13,9 @@ from .. import watchdog
 from ..hold import Hold
 from ..refused import busy_error
 from ..scope import Scope, Spec, names_of
-from ..sharing import check_limit, places_beside
 from . import chain
 from .gate import ReentryGate, Turn
+from .sharing import check_limit, places_beside
 
 _STILL_INSIDE = (
     " This call chain took it in an earlier lease, which was lost and never released, so it cannot enter it again: "

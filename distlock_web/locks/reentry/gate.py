@@ -12,7 +12,7 @@ from ...core.process import Process, check_process
 from ...core.runtime import Parker, Runtime, now
 from ..hold import Hold, NestedTurn
 from ..scope import Scope
-from ..sharing import excludes_nobody
+from .sharing import is_shared
 
 #: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
 Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
@@ -75,7 +75,7 @@ class ReentryGate:
 
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
-        self._shared = excludes_nobody(hold)
+        self._shared = is_shared(hold)
         self._lock = threading.RLock()
         self._inside: Turn | None = None
         self._closed = False

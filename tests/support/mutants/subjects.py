@@ -32,7 +32,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "chain": ("locks/reentry/chain.py", LOCKS),
     "gate": ("locks/reentry/gate.py", LOCKS),
     "entering": ("locks/reentry/entering.py", LOCKS),
-    "sharing": ("locks/sharing.py", LOCKS),
+    "sharing": ("locks/reentry/sharing.py", LOCKS),
     "refused": ("locks/refused.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
