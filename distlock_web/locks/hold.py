@@ -121,10 +121,6 @@ class Hold:
         self.lose(due)
         return False
 
-    def raise_if_lost(self) -> None:
-        if not self.check():
-            raise self.lost_error()
-
     def lost_error(self, advice: str = "", *, otherwise: LossReason = "ended") -> LeaseLost:
         """What a block is told. ``otherwise``: why it has the hold no more, though that is not lost."""
         reason = self.reason or otherwise
@@ -144,9 +140,7 @@ class Hold:
     def to_cancel(self) -> Claim | None:
         """What to cancel of a hold that is lost by our clock alone: the store may have it until then. None: nothing."""
         ours = self._state == "lost" and self._reason in ("expired", "unreachable") and not self._early
-        if not ours or self._asked_until <= self.deadline:
-            return None
-        return self.claim_to_the_end
+        return self.claim_to_the_end if ours and self._asked_until > self.deadline else None
 
     @property
     def claim_to_the_end(self) -> Claim:
@@ -178,7 +172,8 @@ class Hold:
         """
         self.recorded = True
         self.renewed(since, cooldown)
-        self.raise_if_lost()
+        if not self.check():
+            raise self.lost_error()
 
     def mark_unsure(self) -> None:
         """The store did not answer. Not a loss: the deadline decides."""

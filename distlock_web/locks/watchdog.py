@@ -73,7 +73,8 @@ async def _extend_batch(port: Port, holds: list[Hold], expire: float | None) -> 
     for hold, outage in outages.items():
         hold.tell_of_failure("extend", outage)
     for hold in holds:
-        hold.raise_if_lost()
+        if not hold.check():
+            raise hold.lost_error()
     for outage in outages.values():
         raise outage
 
