@@ -85,7 +85,7 @@ class Store:
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
-        backend = self._backend or self.backend  # taking a lock, or ending a scope, has checked the process
+        backend = (os.getpid() == Process.pid and self._backend) or self.backend  # its own, in a copy of the process
         return backend.async_port() if runtime is TASKS else backend.sync_port()
 
     def renewal_port(self) -> Port:

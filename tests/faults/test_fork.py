@@ -12,6 +12,7 @@ import redis
 
 from distlock_web import Lease, LeaseLost, attach, current_lease, lock
 from distlock_web.core import registry
+from distlock_web.core.runtime import THREADS
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
 from tests.support.forking import (
@@ -87,6 +88,20 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
         before = scope_of(lease).holds[0].deadline
         eventually(lambda: scope_of(lease).holds[0].deadline > before, "the parent goes on renewing")
     assert left_behind(redis_client) == {}
+
+
+@both_forks
+def test_a_child_that_only_looks_has_a_connection_of_its_own(redis_store: str, fork: Fork) -> None:
+    """It asked on its parent's, who read the answer."""
+    unrelated(KEY).release()
+    store = registry.registry().store("default")
+    parents = store.port(THREADS)
+
+    def child() -> None:
+        assert store.port(THREADS) is not parents
+
+    in_child(child, fork)
+    assert store.port(THREADS) is parents
 
 
 @both_forks
