@@ -50,7 +50,7 @@ class RedisPort(ListingVerbs):
         if wait != 0:
             return await self._join(claim, place)
         waiter = self._listener.waiters.get(claim.token)  # it has waited before, and does so no more
-        answer = await self._ask(claim, waiter, join=False)
+        answer = await self._ask(claim, waiter is not None, join=False)
         if isinstance(answer, Taken):
             self._give_up(claim)
             return answer.busy
@@ -58,10 +58,10 @@ class RedisPort(ListingVerbs):
             self._listener.remove(claim.token)
         return answer
 
-    async def _ask(self, claim: Claim, waiter: Waiter | None, join: bool, place: int | None = None) -> Granted | Taken:
+    async def _ask(self, claim: Claim, waited: bool, join: bool, place: int | None = None) -> Granted | Taken:
         token, server = claim.token, self._server
         # It may stand in the queue: the script's way for a free lock is for those that surely do not.
-        asked = place is not None or token in server.ambiguous or (waiter is not None and waiter.sent_at is not None)
+        asked = waited or place is not None or token in server.ambiguous
         args: tuple[str | int, ...] = (token, _ms(claim.expire), int(join), claim.holder, int(asked), place or "")
         if claim.max_waiters is not None:
             args = (*args, claim.max_waiters)
@@ -119,7 +119,7 @@ class RedisPort(ListingVerbs):
         """Ask as one that waits, if it has to."""
         claim, listener, since = waiter.claim, self._listener, now()
         try:
-            answer = await self._ask(claim, waiter, join, place)
+            answer = await self._ask(claim, waiter.sent_at is not None, join, place)
         except NotSent:
             # What was not asked is not cancelled: no waiter would be left for the listener to read for.
             if place is None:
