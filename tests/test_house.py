@@ -240,9 +240,10 @@ def has_name(path: Path, pattern: str) -> bool:
         )
 
 
-def test_the_reading_order_of_the_lock_has_each_of_its_modules() -> None:
+@pytest.mark.parametrize("name", ["core", "kit", "locks", "web", "cli"])
+def test_what_a_folder_says_of_its_modules_has_each_of_them(name: str) -> None:
     """At the beginning of a line, or behind a semicolon with a colon: and none that is not there."""
-    folder = PACKAGE / "locks"
+    folder = PACKAGE / name
     order = ast.get_docstring(source.tree(folder / "__init__.py"), clean=False) or ""
     named = re.findall(r"^ {4}([\w.]+) {2,}|; (\w+): ", order, re.M)
     found = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")}

@@ -1,4 +1,7 @@
-"""Alias → store. One backend per alias and process, made when it is first used, and made anew after a fork."""
+"""Alias → store. One backend per alias and process, made when it is first used, and made anew after a fork.
+
+A store also notes how long its locks are usually held (``HoldTimes``): what ``Retry-After`` says.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,7 @@ def configure_url(url: str, url_from: str) -> Registry:
 
 
 def registry_of_url(url: str, url_from: str) -> Registry:
-    """The same, not set."""
+    """The registry of this URL, checked; the process goes on with its own."""
     try:
         registry = Registry({"default": {"LOCATION": url}})
         _ = registry.store("default").backend  # which looks at the rest of the URL, and connects to nothing

@@ -1,4 +1,4 @@
-"""What truly differs between threads and asyncio, in pairs; and ``drive``, which runs the one source for threads.
+"""What truly differs between threads and asyncio, in pairs; ``drive``, which runs the one source for threads; tokens.
 
 The algorithm (``locks/engine.py``) is written once, as coroutines. Asyncio awaits them. Threads run them to the end
 with ``drive``: their ports are ``async def`` that block and never suspend, so one ``send`` finishes the coroutine.

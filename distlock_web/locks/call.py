@@ -328,7 +328,7 @@ class Call:
             await locked.once.ask(self)
 
     async def spec(self, runtime: Runtime) -> Spec:
-        """What it asks for."""
+        """What the call asks the store for."""
         locked = self.locked
         try:
             keys = await locked.keys.keys(self.args, self.kwargs)

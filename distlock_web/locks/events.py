@@ -247,14 +247,6 @@ def never_wait_here() -> None:
     _this_thread.deferring = True
 
 
-def tell(event: Event) -> None:
-    """Tell everybody who listens."""
-    if _this_thread.deferring:
-        _deferred(event)
-    else:
-        _tell(event)
-
-
 def publish(
     kind: Kind,
     store: str,
@@ -266,7 +258,11 @@ def publish(
 ) -> None:
     """If anybody listens, make an ``Event`` and tell them. ``known`` are further fields of it."""
     if listeners:
-        tell(Event(kind, store, name, template, time.time(), other=other, **known))  # type: ignore[arg-type]
+        event = Event(kind, store, name, template, time.time(), other=other, **known)  # type: ignore[arg-type]
+        if _this_thread.deferring:
+            _deferred(event)
+        else:
+            _tell(event)
 
 
 def failed(

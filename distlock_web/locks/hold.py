@@ -32,7 +32,7 @@ _EXPLAIN: dict[LossReason, str] = {
 
 
 class NestedTurn(Protocol):
-    """That of a block in a hold of a block around it: as ``reentry/gate.py`` has it."""
+    """The turn of a block in a hold of a block around it: ``reentry/gate.py`` has it."""
 
     hold: Hold
     since: float

@@ -91,7 +91,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a view answers again: a response, or the value that it had returned, which may be None."""
+    """What a call returns in place of its function's own result: wrapped, for that may be None."""
 
     value: Any
 

@@ -98,7 +98,7 @@ class MalformedValue(KeyUnavailable):
 #: Arguments that stand in no key, so that a word of it is not meant for them.
 _NO_VALUES = ("self", "cls", "request")
 
-#: What a key may name if distlock_web.flask is imported, the last one with Flask-Login.
+#: What a key may name where a framework is imported that has it; the last one with Flask-Login.
 _OF_REQUESTS = ("request", "session", "g", "current_user")
 
 #: Characters of a template in events, and so in metrics.

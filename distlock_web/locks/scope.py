@@ -84,7 +84,7 @@ class Scope:
         self.waits_until: float | None = None  #: by our clock, for all of its names; None: ``spec.wait`` says it
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
-        self.holds: list[Hold] = []  #: both of these
+        self.holds: list[Hold] = []  #: acquired and re-entered
         self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[NestedTurn] = []  #: in holds of the blocks around it
         self.turns: list[NestedTurn] = []  #: those, and what is waited for
@@ -205,7 +205,7 @@ class Scope:
                 turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)
 
     def leave_no_record(self) -> None:
-        """Of ``once``: its end leaves nothing, and the next call runs."""
+        """Of ``once``: its end leaves nothing, and the next call runs. ``hold_at_least`` of a plain lock stays."""
         if self.record is not None:
             self.record, self.keep_for = None, 0.0
 

@@ -2,8 +2,8 @@
 
 - For a project's tests, in this module: ``hold_lock``, ``lose_lock``, ``expire_lock``, ``store_down``,
   ``assert_lock_free``; ``locks_in_memory`` in place of a server, and ``LocksInMemory``, the same for ``unittest``.
+- ``plugin``: these as fixtures. pytest loads it if distlock_web is installed; it does nothing until it is used.
 - ``race``: tries the orders of what two callers do at once, until one shows their race.
-- ``plugin``: the same for pytest. pytest loads it if distlock_web is installed; it does nothing until it is used.
 - ``contract``: the cases that every backend has to pass, with threads and with asyncio. A subclass runs them.
 - ``framework_contract``: those that every web framework's integration has to pass, over an app of four endpoints.
   ``sites`` are its clients, by WSGI or ASGI alone.

@@ -35,7 +35,7 @@ class Given(NamedTuple):
 
 
 class WebIntegration(Integration):
-    """A web framework: five questions and a tuple of classes, from which the questions of locks are answered.
+    """A web framework: a tuple of classes and the questions below, from which the questions of locks are answered.
 
     ``request`` is whatever object the framework has for that, with a ``method`` in capitals. ``locked`` is what the
     decorated function carries as ``__distlock__``.

@@ -20,7 +20,7 @@ from ..locks.wrapping import wrapped
 
 
 def check_locks(name: str, view: Callable[..., Any], registry: Registry | None, skipped: str) -> None:
-    """The same of each lock on a view, below whatever other decorators."""
+    """:func:`check_view` of each lock on a view, below whatever other decorators."""
     for locked in locks_on(view):
         check_view(name, locked, registry, skipped)
 

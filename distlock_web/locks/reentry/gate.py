@@ -19,7 +19,7 @@ Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
 
 
 class Turn:
-    """Of one nested block in a hold of a block around it.
+    """The turn of one nested block in a hold of a block around it.
 
     It is the block's before it is asked for, and left as often as one likes: so a signal's exception may come between
     any two steps, and the end of the block leaves it.
