@@ -31,7 +31,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from ..core.config import StoreConfig
-from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from ..core.setting import check_plain, refuse_coroutine
 from . import ending, engine, hooks, refused
@@ -217,10 +217,12 @@ def _plain(function: Callable[..., Any], locked: LockedFunction) -> Callable[...
         if locked.chooses and drive(call.is_open()):
             return call.run_open()
         drive(call.prepare(blocking_runtime()))
+        judged = False
         try:
             answer = drive(call.take())
             if answer is None:
                 result = call.run()
+                judged = True
                 answer = call.stream(result)
             if answer is not None:
                 return answer.value
@@ -229,8 +231,11 @@ def _plain(function: Callable[..., Any], locked: LockedFunction) -> Callable[...
         except BaseException as error:
             if call.task is not None and call.task.keeps(call.scope):
                 raise
-            try:
-                ending.end_now(call.scope, error)  # does nothing where the scope has ended
+            try:  # either does nothing where the scope has ended
+                if judged and not isinstance(error, DistLockError):  # a signal's: what was done stays done
+                    drive(ending.abort(call.scope, error, success=True))
+                else:
+                    ending.end_now(call.scope, error)
             except BaseException as interruption:  # a signal's, perhaps before anything was done
                 ending.end_now(call.scope, interruption)
                 raise

@@ -109,6 +109,8 @@ async def abort(scope: Scope, error: BaseException, *, success: bool = False) ->
 async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = False) -> None:
     scope.close(scope.runtime)
     chain.leave(scope)
+    if success and scope.keep_for:
+        scope.keep_taken()
     scope.let_go()
     if scope.acquired:
         await undo(error, scope, partial(release_all, scope, success=success))

@@ -8,7 +8,7 @@ import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -358,24 +358,44 @@ def test_a_nested_block_leaves_its_turn_wherever_it_is_interrupted(nested: Calla
 @pytest.mark.usefixtures("memory_store")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_a_success_stays_taken_wherever_its_end_is_interrupted(by_hand: bool) -> None:
-    """The work is done: what ``hold_at_least`` keeps from running again just now ran again."""
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("way", ["with lock", "with lease", "call"])
+def test_a_success_stays_taken_wherever_its_end_is_interrupted(way: str, nested: bool) -> None:
+    """The work is done: what ``hold_at_least`` keeps from running again just now ran again.
+
+    ``nested``: it had re-entered the lock of a block around it, at whose end the lock is released.
+    """
     free, whole = list[int](), list[int]()
     for step in range(1000):
-        reached = False
+        reached = done = False
+
+        def succeeded(_: object) -> bool:
+            nonlocal done
+            done = True
+            return True
+
+        def end() -> Callable[[], object]:
+            nonlocal done
+            if way == "call":  # only who listens to its success sees when it is done
+                return distributed_lockable(key="a", expire=600, hold_at_least=60, success=succeeded)(lambda: None)
+            block = lock("a", expire=600, wait=0, hold_at_least=60)
+            section = block.acquire() if way == "with lease" else block
+            section.__enter__()
+            done = True
+            return partial(section.__exit__, None, None, None)
 
         def interrupted() -> None:
             nonlocal reached
-            block = lock("a", expire=600, wait=0, hold_at_least=60)
-            section = block.acquire() if by_hand else block
-            section.__enter__()
-            reached = True
-            reached = interrupted_at(step, partial(section.__exit__, None, None, None), is_ours)  # noqa: B023
+            with lock("a", expire=600) if nested else nullcontext():
+                ended = end()
+                reached = True
+                reached = interrupted_at(step, ended, is_ours)  # noqa: B023
 
         in_a_thread_of_its_own(interrupted)
         if not reached:
             break
+        if not done:
+            continue
         lines = drive(registry().store("default").port(THREADS).inspect())
         if not lines:
             free.append(step)
@@ -383,7 +403,9 @@ def test_a_success_stays_taken_wherever_its_end_is_interrupted(by_hand: bool) ->
             whole.append(step)  # its lease was not ended
         registry().store("default").backend._table.__init__()  # type: ignore[attr-defined]
     assert step > 20
-    assert free == []
+    # Before the first instruction of ours, in a block whose error then ends the one around it; and while a call is
+    # judged: it may not have been committed.
+    assert len(free) <= (10 if way == "call" else nested), free
     assert len(whole) <= 1, whole
 
 
