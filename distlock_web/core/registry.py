@@ -174,19 +174,21 @@ def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None)
 
 def configure_url(url: str, url_from: str) -> Registry:
     """Set the process's one store from a URL. Raises ``ConfigurationError``, which names where the URL came from."""
-    registry = registry_of_url(url, url_from)
-    _replace(registry)
-    return registry
+    return configure(check_url(url, url_from))
 
 
-def registry_of_url(url: str, url_from: str) -> Registry:
-    """The registry of this URL, checked; the process goes on with its own."""
+def check_url(url: str, url_from: str) -> dict[str, dict[str, str]]:
+    """The ``DISTLOCK`` that this URL stands for. Raises ``ConfigurationError``, which names where the URL came from.
+
+    Its backend is made, for that looks at the rest of the URL and connects to nothing; without a store, which a thread
+    closes when it is garbage. Where an app starts none may run: a server forks there (uWSGI, ``gunicorn --preload``).
+    """
+    mapping = {"default": {"LOCATION": url}}
     try:
-        registry = Registry({"default": {"LOCATION": url}})
-        _ = registry.store("default").backend  # which looks at the rest of the URL, and connects to nothing
+        load(Registry(mapping).store("default").config).close()
     except ConfigurationError as error:  # it names a DISTLOCK that was not written
         raise ConfigurationError(re.sub(r"""DISTLOCK\['default'](\["\w+"])?""", url_from, str(error))) from error
-    return registry
+    return mapping
 
 
 def configure_failed(error: ConfigurationError) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.config import SETTINGS
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, configured, registry_of_url
+from ..core.registry import Registry, check_url, configured
 from ..core.request_id import DEFAULT_HEADER
 from ..core.setting import Setting, table, unchecked, unknown_name
 from .request_ids import header_name, user_hook
@@ -49,7 +49,7 @@ def make_backends(own: Registry | None) -> None:
         for store in own.stores.values():
             _ = store.backend
     elif configured() is None and (url := os.environ.get("DISTLOCK_URL")):
-        registry_of_url(url, "DISTLOCK_URL").close()
+        check_url(url, "DISTLOCK_URL")
 
 
 #: From here on a name that is none of ours is a slip (``DISTLOCK_ON_BUZY``), and not a name of the project's own.

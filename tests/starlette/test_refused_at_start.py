@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -165,6 +166,18 @@ def test_the_url_counts_that_stands_there_when_the_first_lock_is_taken(monkeypat
     DistLock(FastAPI())
     monkeypatch.setenv("DISTLOCK_URL", "memory://")
     assert registry.registry().store("default").config.location == "memory://"
+
+
+def test_a_look_at_the_url_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uWSGI and ``gunicorn --preload`` fork where the app has been imported."""
+    started: list[object] = []
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", "redis://127.0.0.1:1")
+    gc.collect()  # the stores of earlier tests
+    monkeypatch.setattr(registry, "start_thread", lambda *what, **options: started.append(what))
+    DistLock(FastAPI())
+    gc.collect()
+    assert started == []
 
 
 def test_a_wrong_address_of_the_environment_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
