@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 #: For messages about a URL that cannot be read.
 ENCODED = "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F"
 
+#: An ``@`` in a query that is not in a parameter's value. ``?wort=@host/0`` has none, but a host and a path.
+_AT_OF_NO_VALUE = re.compile(r"(^|&)[^=&]*(@|=+@[^&]*/)")
+
 
 class Location(NamedTuple):
     """A URL with several hosts, ``scheme://user:password@host:1,host:2/path?query``, in its parts. Nothing is decoded.
@@ -24,8 +27,13 @@ class Location(NamedTuple):
 
     @property
     def cut_short(self) -> bool:
-        """An ``@`` behind the hosts. It was to end a password with a / or ? in it, of which the hosts are a part."""
-        return "@" in self.path + self.query
+        """An ``@`` behind the hosts. It was to end a password with a / ? or # in it, of which the hosts are a part.
+
+        The value of a parameter may have one: such as a password in the query.
+        """
+        whole = self.of_host(",".join(self.hosts), self.scheme, self.path)
+        in_fragment = "@" in whole.partition("#")[2]  # a driver's hosts end at a #, ours do not
+        return in_fragment or "@" in self.path or _AT_OF_NO_VALUE.search(self.query) is not None
 
     def of_host(self, host: str, scheme: str, path: str) -> str:
         """The URL of one host, under another scheme."""

@@ -40,7 +40,17 @@ def test_a_location_has_hosts_a_path_and_a_query() -> None:
         ("redis://u:a/b@a/0", True),
         ("redis://u:a?b@a/0", True),
         ("redis://u:a/b?c==@a/0", True),
+        ("redis://u:a?b@a", True),
+        ("redis://secret?b@a", True),
+        ("redis://u:a?b=c&d@a", True),
+        ("redis://u:a#b@a/0", True),
+        ("redis://u:a,b#c?d=e@a/0", True),
         ("redis://u:a%2Fb%3Fc@a", False),
+        ("redis://u:p@a/0#b", False),
+        ("redis://:p@a,b/x?client_name=web@host", False),
+        ("redis://a/x?password=p@ss", False),
+        ("redis://a/x?db=0&client_name=celery@host/1&x==", False),
+        ("redis://a?ssl_ca_certs=/x@y/ca.pem", False),
     ],
 )
 def test_a_password_that_ends_the_hosts_too_soon_is_noticed(location: str, cut_short: bool) -> None:

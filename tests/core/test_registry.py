@@ -110,13 +110,37 @@ def test_a_class_that_is_no_store_is_refused_when_it_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+sentinel", "redis+cluster", "redlock", "zookeeper"])
-@pytest.mark.parametrize("password", ["gehe/imis?wort", "1234/imis?wort", "12,34,56/imis?wort=", "12,34/imis"])
+@pytest.mark.parametrize(
+    "password",
+    [
+        "gehe/imis?wort", "1234/imis?wort", "12,34,56/imis?wort=", "12,34/imis", "1234/0?imis", "1234?imis",
+        "1234#imis", "12,34,56?imis#wort", "1234#imis?wort=", "12,34#gehe/imis?wort=",
+    ],
+)  # fmt: skip
 def test_no_part_of_a_password_is_shown_that_should_have_been_encoded(scheme: str, password: str) -> None:
-    """A URL ends its hosts at the first / or ?: what stands in front would be taken for a host, and named."""
+    """A URL ends its hosts at the first / ? or #: what stands in front would be taken for a host, and named."""
     configure({"default": {"LOCATION": f"{scheme}://user:{password}@host/name"}})
     with pytest.raises(ConfigurationError, match="%2F") as caught:
         lock("a").acquire()
     assert not re.search("gehe|imis|wort|12,?34", "".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize("query", ["client_name=web@host1", "password=p@ss", "file_of_shop=/x@y/&client_name=a@b/1"])
+@pytest.mark.parametrize("credentials", ["", ":pw@", "user:p%40@"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "unix://{}/run/redis@1.sock",
+        "redis://{}h:1/0",
+        "rediss+sentinel://{}h1,h2/name",
+        "rediss+cluster://{}h1:1,h2/",
+        "redlock://{}h1,h2,h3/0",
+    ],
+)
+def test_a_parameter_may_have_an_at_sign(place: str, credentials: str, query: str) -> None:
+    """It ends no password: that would have no name in front of it."""
+    configure({"default": {"LOCATION": f"{place.format(credentials)}?{query}"}})
+    assert registry().store("default").backend
 
 
 def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:

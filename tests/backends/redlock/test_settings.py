@@ -57,6 +57,7 @@ def test_what_cannot_be_right_is_refused_by_name(settings: dict[str, Any], said:
     "settings",
     [
         {"LOCATION": "redlock+unix://user:geheim@h1,h2,h3/0"},
+        {"LOCATION": "redlock://user:12,34,56/geheim?a=b@h1,h2,h3/0"},
         {"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://user:geheim@h1,h2,h3"}},
         {"BACKEND": "redlock", "OPTIONS": {"nodes": b"redis://user:geheim@h1"}},
         {"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis://h1", b"redis://user:geheim@h2", "redis://h3"]}},

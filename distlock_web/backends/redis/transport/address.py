@@ -276,14 +276,19 @@ def of_url(config: StoreConfig, location: str) -> tuple[type[DriverConnection], 
         kwargs = dict(parse_url(location))  # type: ignore[no-untyped-call]
     except ValueError:
         raise wrong from None  # its text may have the password in it
-    if "path" not in kwargs and "db" not in kwargs and (name := urlsplit(location).path.strip("/")):
-        if split_location(location).cut_short:  # the name may be a part of the password
-            raise wrong
+    connection_class = kwargs.pop("connection_class", redis.Connection)
+    if "path" in kwargs:  # a socket's, which may have an @
+        return connection_class, kwargs
+    name = "" if "db" in kwargs else urlsplit(location).path.strip("/")
+    url = split_location(location)
+    if url.cut_short or (name and "@" in url.query):  # host and name may be parts of the password
+        raise wrong
+    if name:
         raise ConfigurationError(
             f"{config.setting('LOCATION')} names the database {name!r}, but the databases of Redis are numbers: "
             f"redis://127.0.0.1:6379/0."
         )
-    return kwargs.pop("connection_class", redis.Connection), kwargs
+    return connection_class, kwargs
 
 
 def parameters(connection_class: type) -> set[str]:
