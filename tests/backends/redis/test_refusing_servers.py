@@ -121,7 +121,10 @@ def test_a_location_that_is_no_address(location: str) -> None:
         lock(KEY).acquire()
 
 
-@pytest.mark.parametrize("typo", ["socket_timeuot", "user_name", "max_conections", "min_replica"])
+@pytest.mark.parametrize(
+    "typo",
+    ["socket_timeuot", "user_name", "max_conections", "min_replica", "passowrd", "pool_timeuot", "ssl_ca_cert"],
+)
 def test_a_typo_in_a_url_does_not_become_a_default(typo: str) -> None:
     configure({"default": {"LOCATION": f"redis://127.0.0.1:1?{typo}=1"}})
     with pytest.raises(ConfigurationError, match=rf"has in its URL '{typo}', which does not exist\. Did you mean '"):
@@ -137,6 +140,14 @@ def test_what_redis_py_or_another_program_has_in_a_url_is_left_to_them(scheme: s
     checked = {name for name in known if re.match(r"self|connection_class|ssl_(c|keyfile|.*_flags)", name)}
     query = "&".join(f"{name}=1" for name in sorted(known - checked | {"shop_color", "timeout_of_shop"}))
     configure({"default": {"LOCATION": f"{scheme}://127.0.0.1:1?{query}"}})
+    assert registry().store("default").backend
+
+
+@pytest.mark.parametrize(
+    "name", ["min_connections", "hosts", "ports", "servers", "socket_timeout_ms", "max_connections_per_node", "dbname"]
+)
+def test_a_word_near_one_of_ours_is_another_programs(name: str) -> None:
+    configure({"default": {"LOCATION": f"redis://127.0.0.1:1?{name}=1"}})
     assert registry().store("default").backend
 
 

@@ -229,9 +229,12 @@ def checked(
 
 
 def _refuse_typos(config: StoreConfig, names: Iterable[str], rows: Settings) -> None:
-    """A parameter of the URL that is nearly one of ours. Others that mean nothing here may be for another program."""
+    """A parameter of the URL that is nearly one of ours. Others that mean nothing here may be for another program.
+
+    So are ours with more behind them: ``hosts``, ``socket_timeout_ms``. ``min_connections`` is 0.867 like one of ours.
+    """
     for name in names:
-        if get_close_matches(name, rows, 1, 0.85):
+        if not name.startswith(tuple(rows)) and get_close_matches(name, rows, 1, 0.87):
             raise ConfigurationError(unknown_name(f"{config.where} has in its URL", name, rows))
 
 
