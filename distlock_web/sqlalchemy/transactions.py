@@ -50,10 +50,12 @@ class SessionTransactions:
         def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
             transaction_begun(lease, _of(connection))
 
+        flushes = not is_once(lease)  # a `flush` that knew the lease would make a cycle, with the session in it
+
         def flush(result: object) -> bool:
             # What was added has its key, and what is wrong raises. Not of once: what is no success there is rolled
             # back, right or wrong.
-            if not is_once(lease):
+            if flushes:
                 session.flush()
             return True
 

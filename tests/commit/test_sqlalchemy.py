@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,6 +71,23 @@ def count(sessions: sessionmaker[Session]) -> Callable[[], int]:
             return len(another.scalars(select(Order)).all())
 
     return count
+
+
+def test_what_is_committed_is_given_back_without_the_garbage_collector(sessions: sessionmaker[Session]) -> None:
+    found: list[weakref.ref[Session]] = []
+
+    def pay() -> None:
+        session = sessions()
+        found.append(weakref.ref(session))
+        distributed_lockable(key="order", until="commit", database=session)(lambda: session.add(Order()))()
+        session.close()
+
+    gc.disable()
+    try:
+        pay()
+        assert found[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_the_order(session: scoped_session[Session], history: list[str]) -> None:
