@@ -34,7 +34,10 @@ def test_the_page_of_the_code_names_functions_where_they_are() -> None:
         wrong += [f"{file} {name}" for name in re.findall(r"`([\w.]+)`", names) if name not in _functions(file)]
     assert wrong == []
     others = set(re.findall(r"`([A-Z]\w+\.\w+)`", part))
-    assert others - {name for path in FILES for name in (*_functions(shown(path)), *_attributes(path))} == set()
+    known = {name for path in FILES for name in (*_functions(shown(path)), *_attributes(path))}
+    assert others - known == set()
+    private = set(re.findall(r"`(_[a-z]\w*)`", page))  # of any class: in a sentence its file is the step's
+    assert private - {name.rpartition(".")[2] for name in known} == set() != private
 
 
 def test_the_page_of_the_code_has_the_commands_of_a_contended_section() -> None:
