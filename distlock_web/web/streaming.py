@@ -24,6 +24,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import DistLockError, LeaseLost
@@ -52,6 +53,7 @@ class StreamLock:
         self.context = SavedContext()
         self.by_server = False  #: the server sends it, and only its end is known here
         self._scope = scope_of(lease)
+        self._releasing = _FirstCall()
         self._owners: list[weakref.ref[object]] = []
         chain.leave(self._scope)  # code after the function, and this thread's next request, is not inside of it
         renew_for = self._scope.spec.renew_for
@@ -90,8 +92,8 @@ class StreamLock:
         ending.end_now(self._scope, error)
 
     async def aend(self, error: BaseException | None = None) -> None:
-        """Release the lock, from an event loop."""
-        await ending.end(self._scope, error)
+        """Release the lock, from an event loop. It is free then, also where another task has begun to release it."""
+        await self._releasing.run(partial(ending.end, self._scope, error))
 
     def close(self) -> None:
         """The response is closed: release the lock if that has not happened. No caller is left to be told of a loss."""
@@ -179,6 +181,27 @@ class LockedBody(Iterator[T]):
             self._lock.close()
 
 
+class _FirstCall:
+    """What the first caller does. The others wait until it has done so, or has failed, and hear nothing of it."""
+
+    def __init__(self) -> None:
+        self._open = [True]  # emptied by the first: list.pop is atomic
+        self._done: Future[None] = Future()  # not asyncio's: who waits may have another loop
+
+    async def run(self, end: Callable[[], Awaitable[None]]) -> None:
+        if self._done.done():  # without a turn of the loop, where a late caller could be cancelled
+            return
+        try:
+            self._open.pop()
+        except IndexError:
+            await asyncio.shield(asyncio.wrap_future(self._done))  # a cancellation is that of who waits
+            return
+        try:
+            await end()
+        finally:
+            self._done.set_result(None)
+
+
 class LockedAsyncBody(AsyncIterator[T]):
     """The asynchronous twin of :class:`LockedBody`. It is closed where it runs: in its event loop."""
 
@@ -186,8 +209,7 @@ class LockedAsyncBody(AsyncIterator[T]):
         self._lock = lock
         self._steps = steps
         self._closers = _exit_stack(lock, closers)
-        self._open = [True]  # emptied by whoever closes it: list.pop is atomic
-        self._closed: Future[None] = Future()  # not asyncio's: who waits may have another loop
+        self._closing = _FirstCall()
         self.begun = False
         lock.lives_with(self)
 
@@ -200,12 +222,7 @@ class LockedAsyncBody(AsyncIterator[T]):
             await self._lock.aend()
             raise
         except BaseException as error:
-            try:
-                await self._close_body()  # Django closes no response whose body has failed
-            except Exception as failure:
-                self._lock.note_failure(error, failure)
-            finally:
-                await self._lock.aend(error)
+            await self._closing.run(partial(self._fail, error))  # Django closes no response whose body has failed
             raise
 
     def drop(self) -> None:
@@ -221,34 +238,33 @@ class LockedAsyncBody(AsyncIterator[T]):
     async def aclose(self) -> None:
         """The body, then its lock, which is held to the end of the body.
 
-        A second call waits for that end, for as long as the body's ``finally`` takes, and leaves the lock to the first.
+        A second call waits for both, for as long as the body's ``finally`` takes, and leaves them to the first.
         """
-        if not self._open:
-            await self._close_body()
-            return
-        try:
-            await self._close_body()
-        finally:
-            await self._lock.aclose()
+        await self._closing.run(self._close)
 
     def close_lock(self) -> None:
         """Release the lock, whatever becomes of the body: its event loop has ended."""
         self._lock.close_now()
 
-    async def _close_body(self) -> None:
-        """Once, or wait until it is."""
+    async def _close(self) -> None:
         try:
-            self._open.pop()
-        except IndexError:
-            await asyncio.shield(asyncio.wrap_future(self._closed))  # a cancellation is that of who waits
-            return
-        aclose = getattr(self._steps, "aclose", None)
-        try:
-            with self._closers:
-                if aclose is not None:
-                    await self._lock.context.arun(_call(aclose))
+            await self._close_body()
         finally:
-            self._closed.set_result(None)
+            await self._lock.aclose()
+
+    async def _fail(self, error: BaseException) -> None:
+        try:
+            await self._close_body()
+        except Exception as failure:
+            self._lock.note_failure(error, failure)
+        finally:
+            await self._lock.aend(error)
+
+    async def _close_body(self) -> None:
+        aclose = getattr(self._steps, "aclose", None)
+        with self._closers:
+            if aclose is not None:
+                await self._lock.context.arun(_call(aclose))
 
 
 class RequestBody(Iterator[T]):

@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar
 from typing import Any
 
@@ -263,6 +263,16 @@ async def test_the_error_of_a_closing_is_told_where_there_is_no_other() -> None:
         await chunks.aclose()
 
 
+async def told(close: Callable[[], Coroutine[Any, Any, None]], begun: threading.Event) -> None:
+    begun.set()
+    await close()
+
+
+async def beside(close: Callable[[], Coroutine[Any, Any, None]], begun: threading.Event) -> None:
+    """The same in the event loop of another thread."""
+    await asyncio.to_thread(asyncio.run, told(close, begun))
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another loop"])
 async def test_who_closes_a_body_that_is_being_closed_waits_for_its_end(
     injector: FaultInjector, elsewhere: bool
@@ -286,12 +296,81 @@ async def test_who_closes_a_body_that_is_being_closed_waits_for_its_end(
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.wait([given_up])
-    second = asyncio.create_task(asyncio.to_thread(asyncio.run, body.aclose()) if elsewhere else body.aclose())
+    begun = threading.Event()
+    second = asyncio.create_task(beside(body.aclose, begun) if elsewhere else told(body.aclose, begun))
+    await until(begun.is_set)
     done, _ = await asyncio.wait([first, second], timeout=0.05)
     assert (done, is_free()) == (set(), False)
     may_end.set()
     await asyncio.wait_for(asyncio.gather(first, second), 20)
     assert is_free()
+
+
+class _HeldRelease(FaultInjector):
+    """A store whose releases are on their way until ``go``."""
+
+    def __init__(self) -> None:
+        super().__init__(registry().store("default"))
+        self.sent, self.go = asyncio.Event(), asyncio.Event()
+
+    async def send(self, runtime: Any, verb: str, send: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if verb == "release":
+            self.sent.set()
+            await self.go.wait()
+        return await super().send(runtime, verb, send, args)
+
+
+class ARaising(ABroken):
+    """Its step goes as it is told, and so does its closing."""
+
+    def __init__(self, step: Exception | None, closing: Exception | None) -> None:
+        super().__init__()
+        self._step, self._closing = step, closing
+
+    async def __anext__(self) -> bytes:
+        if self._step:
+            raise self._step
+        return b"x"
+
+    async def aclose(self) -> None:
+        self.closed += 1
+        if self._closing:
+            raise self._closing
+
+
+@pytest.mark.parametrize("fate", ["is released", "fails", "is cancelled"])
+@pytest.mark.parametrize("closing", [None, OSError("the closing's")], ids=["closes", "does not close"])
+@pytest.mark.parametrize(
+    "step", [None, ValueError("the step's"), StopAsyncIteration()], ids=["closed", "failed", "at its end"]
+)
+@pytest.mark.usefixtures("memory")
+async def test_who_closes_a_body_waits_until_its_lock_is_free(
+    step: Exception | None, closing: Exception | None, fate: str
+) -> None:
+    """Whatever ends the body, and whatever becomes of its end: what comes after the close may want the same lock."""
+    store = _HeldRelease()
+    steps = ARaising(step, closing)
+    body: Any = (await astreaming(steps))._iterator  # type: ignore[attr-defined]
+    first = asyncio.create_task(anext(body) if step else body.aclose())
+    await store.sent.wait()
+    second = asyncio.create_task(body.aclose())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waits = not second.done()  # asserted when nothing is held up any more: the end of the loop would wait for it
+    if fate == "fails":
+        store.lose("release", "request", "request")
+    elif fate == "is cancelled":
+        first.cancel()
+        await asyncio.sleep(0)
+    store.go.set()
+    async with asyncio.timeout(20):
+        heard: tuple[Any, Any] = await asyncio.gather(first, second, return_exceptions=True)
+    assert waits
+    if fate != "is cancelled":
+        assert isinstance(heard[0], type(step or closing))
+    assert (steps.closed, is_free()) == (1, fate != "fails")
+    with pytest.raises(StopIteration):  # without a turn of the loop
+        body.aclose().send(None)
 
 
 def test_a_response_that_is_closed_ends_it(injector: FaultInjector) -> None:
