@@ -123,7 +123,7 @@ def test_a_location_that_is_no_address(location: str) -> None:
 
 @pytest.mark.parametrize(
     "typo",
-    ["socket_timeuot", "user_name", "max_conections", "min_replica", "passowrd", "pool_timeuot", "ssl_ca_cert"],
+    ["socket_timeuot", "user_name", "max_conections", "min_replica", "passwort", "pool_timeuot", "ssl_ca_cert"],
 )
 def test_a_typo_in_a_url_does_not_become_a_default(typo: str) -> None:
     configure({"default": {"LOCATION": f"redis://127.0.0.1:1?{typo}=1"}})
