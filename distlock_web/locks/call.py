@@ -232,7 +232,7 @@ def _plain(function: Callable[..., Any], locked: LockedFunction) -> Callable[...
             if call.task is not None and call.task.keeps(call.scope):
                 raise
             try:  # either does nothing where the scope has ended
-                if judged and not isinstance(error, DistLockError):  # a signal's: what was done stays done
+                if judged and not isinstance(error, DistLockError):  # a signal's, mostly: what was done stays done
                     drive(ending.abort(call.scope, error, success=True))
                 else:
                     ending.end_now(call.scope, error)
@@ -251,14 +251,20 @@ def _coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable
         if locked.chooses and await call.is_open():
             return await function(*args, **kwargs)
         await call.prepare(TASKS)
+        judged = False
         try:
             answer = await call.take()
             if answer is None:
                 result = await function(*args, **kwargs)
                 await call.judge(result)
+                judged = True
                 answer = call.stream(result)
         except BaseException as error:
-            if call.task is None or not call.task.keeps(call.scope):
+            if call.task is not None and call.task.keeps(call.scope):
+                raise
+            if judged and not isinstance(error, DistLockError):  # as in a plain call
+                await ending.abort(call.scope, error, success=True)
+            else:
                 await ending.end(call.scope, error)  # does nothing where the scope has ended
             raise
         if answer is not None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from distlock_web import lock
+import asyncio
+
+import pytest
+
+from distlock_web import distributed_lockable, lock
 from distlock_web.core.backend import Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks.call import Call
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON, eventually
@@ -33,3 +38,21 @@ def test_a_cooldown_that_is_shorter_than_the_lease_does_not_keep_its_waiter_for_
     eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
     holder.release()
     waiting.result(SOON).release()
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_call_that_fails_after_it_was_judged_stays_taken(monkeypatch: pytest.MonkeyPatch, asynchronous: bool) -> None:
+    """Its work is done. In asyncio it was free, so it was done again."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    async def work_async() -> None: ...
+
+    monkeypatch.setattr(Call, "stream", fail)
+    decorate = distributed_lockable(key="a", hold_at_least=LONG)
+    with pytest.raises(RuntimeError):
+        asyncio.run(decorate(work_async)()) if asynchronous else decorate(lambda: None)()
+    (line,) = drive(registry().store("default").port(THREADS).inspect())
+    assert line.state == "cooldown"
