@@ -53,6 +53,8 @@ def main() -> int:
         tried.found += of.found
         tried.seconds += of.seconds
         print(f"\r{name}: {len(of.found)} runs, {of.seconds:.0f} s, {len(of.wrong)} wrong{' ' * 40}", flush=True)
+    if not tried.found and not missing:
+        parser.error(f"nothing is called {only}: make faults ONLY=redis/threads/free")
     print(tried.table())
     again = Counter(why.rstrip("0123456789. s") for found in tried.found for why in found.again)
     for why, often in again.most_common(10):
