@@ -40,17 +40,6 @@ def test_the_page_of_the_code_names_functions_where_they_are() -> None:
     assert private - {name.rpartition(".")[2] for name in known} == set() != private
 
 
-def test_the_page_of_the_code_has_the_commands_of_a_contended_section() -> None:
-    page = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)\.lua`:[^|]*\| (\d+) \| (.*) \|$", page, re.M)
-    frozen = (PROJECT / "tests" / "backends" / "redis" / "commands.txt").read_text("utf-8")
-    cycle = frozen.partition("One queues, is handed the lock, and releases it:\n")[2].partition("\n\n")[0]
-    scripts = re.findall(r"^ {4}EVALSHA (\w+)\n((?: {8}.*(?:\n|$))+)", cycle, re.M)
-    executed = [(script, re.findall(r"^ +(PUBSUB NUMSUB|\w+)", lines, re.M)) for script, lines in scripts]
-    assert [(script, re.findall(r"`([^`]+)`", names)) for script, _, names in rows] == executed
-    assert [int(count) for _, count, _ in rows] == [len(names) for _, names in executed]
-
-
 def _functions(file: str) -> set[str]:
     """What is defined in a file of the package: functions, classes, methods with their class."""
     path = PACKAGE / file
