@@ -24,7 +24,7 @@ from .locks.lock import Lock, aattach, attach, lock
 from .locks.once import once
 from .locks.options import LockOptions
 from .locks.request_context import request_scope
-from .web.held_locks import LockRow, aheld_locks, held_locks
+from .ops.held_locks import LockRow, aheld_locks, held_locks
 
 __version__ = "0.1.0"
 

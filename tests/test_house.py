@@ -23,13 +23,14 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "core": (set(), set()),
     "kit": ({"core"}, set()),
     "locks": ({"core"}, set()),
-    "web": ({"core", "locks"}, set()),
-    "cli": ({"core", "locks", "web", "__init__"}, set()),
+    "ops": ({"core", "locks"}, set()),
+    "web": ({"core", "locks", "ops"}, set()),
+    "cli": ({"core", "locks", "ops", "web", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
     "apps": ({"django"}, set()),
-    "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
+    "django": ({"core", "locks", "ops", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
     "flask": (
-        {"core", "locks", "web", "cli", "sqlalchemy"},
+        {"core", "locks", "ops", "web", "cli", "sqlalchemy"},
         {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy", "babel", "flask_babel"},
     ),
     "starlette": ({"core", "locks", "web"}, {"starlette", "anyio"}),
@@ -85,7 +86,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "sharing": (
         r"shared|SHARED|limited|at_once|sharing",
-        "locks/options locks/engine locks/reentry web/error_responses web/held_locks web/lock_presenter cli/held",
+        "locks/options locks/engine locks/reentry web/error_responses ops/held_locks web/lock_presenter cli/held",
     ),
     "commit": (
         r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|CallersTransaction",
@@ -237,7 +238,7 @@ def has_name(path: Path, pattern: str) -> bool:
     return any(re.fullmatch(pattern, name) for name in names if isinstance(name, str))
 
 
-@pytest.mark.parametrize("name", ["core", "kit", "locks", "web", "cli"])
+@pytest.mark.parametrize("name", ["core", "kit", "locks", "ops", "web", "cli"])
 def test_what_a_folder_says_of_its_modules_has_each_of_them(name: str) -> None:
     """At the beginning of a line, or behind a semicolon with a colon: and none that is not there."""
     folder = PACKAGE / name

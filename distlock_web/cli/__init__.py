@@ -12,6 +12,6 @@ The commands::
     held        list, show, release
     done        once: what is done, and what is to run again
     run         run, a command under a lock; launch: what becomes the command
-    doctor      doctor; what it looks for is in web.doctor and in the backends
+    doctor      doctor; what it looks for is in ops.doctor and in the backends
     init        init, redlock
 """

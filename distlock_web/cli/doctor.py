@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from ..core.findings import SEVERITIES, Finding, Severity
 from ..core.registry import registry
-from ..web.doctor import by_severity, examine_store
-from ..web.held_locks import chosen_stores
+from ..ops.doctor import by_severity, examine_store
+from ..ops.held_locks import chosen_stores
 from .exit_codes import DONE, NO
 from .output import Output
 from .parser import Context

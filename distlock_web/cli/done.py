@@ -7,10 +7,10 @@ import time
 from argparse import Namespace
 
 from ..core.registry import registry
-from ..web.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error
-from ..web.lock_browser import LockQuery, browse
+from ..ops.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error
+from ..ops.lock_browser import LockQuery, browse
+from ..ops.printable import printable
 from ..web.lock_presenter import span
-from ..web.printable import printable
 from .exit_codes import NO, USAGE, CommandFailed
 from .held import fields, print_table, user
 from .parser import Context

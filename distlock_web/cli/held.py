@@ -16,7 +16,7 @@ from ..core.backend import SHARED, WaiterInfo
 from ..core.errors import DistLockError
 from ..core.registry import registry
 from ..core.request_id import HolderInfo
-from ..web.held_locks import (
+from ..ops.held_locks import (
     LockRow,
     StoreUnreachable,
     find_lock,
@@ -25,9 +25,9 @@ from ..web.held_locks import (
     listing_error,
     readable_holder,
 )
-from ..web.lock_browser import waiters_of
+from ..ops.lock_browser import waiters_of
+from ..ops.printable import printable
 from ..web.lock_presenter import span
-from ..web.printable import printable
 from .exit_codes import NO, USAGE, CommandFailed
 from .output import Output, aligned
 from .parser import Context

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..core.errors import BackendUnavailable
 from ..core.registry import Store, registry
-from ..web.held_locks import StoreUnreachable, chosen_stores
+from ..ops.held_locks import StoreUnreachable, chosen_stores
 from .exit_codes import USAGE, CommandFailed
 from .parser import Context
 

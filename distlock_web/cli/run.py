@@ -23,7 +23,7 @@ from ..locks.lease import Lease, current_lease
 from ..locks.lock import lock
 from ..locks.once import once
 from ..locks.options import LockOptions
-from ..web.printable import printable
+from ..ops.printable import printable
 from ..web.request_ids import RequestScope
 from . import launch
 from .exit_codes import LOST, NOT_EXECUTABLE, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed

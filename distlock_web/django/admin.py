@@ -19,11 +19,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from ..web.held_locks import LockRow
+from ..ops.held_locks import LockRow
+from ..ops.printable import printable
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset
-from ..web.printable import printable
 from ..web.release_pages import choose, list_url, release, release_context
 from ..web.texts import _
 from .models import HeldLock

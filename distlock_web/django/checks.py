@@ -21,7 +21,7 @@ from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import TASKS, THREADS
 from ..locks.call import LockedFunction
 from ..locks.key_templates import Template
-from ..web.doctor import examine_store
+from ..ops.doctor import examine_store
 from ..web.settings import read_setting, unknown_settings
 from .diagnosis import shared_caches
 from .locked_views import (

@@ -1,6 +1,4 @@
-"""What web frameworks share. It sits on ``locks`` and ``core``; the command line uses its list of locks, too.
-
-The package itself exports ``held_locks``, which are of use without a framework, too.
+"""What web frameworks share. It sits on ``ops``, ``locks`` and ``core``.
 
 A framework, and its requests::
 
@@ -21,10 +19,6 @@ What a client gets::
 
 What people see::
 
-    held_locks       who holds what; which held lock is meant; the release by force
-    lock_browser     held locks sorted and searched
-    lock_pages       their pages; lock_presenter: one row; page_assets: templates, style sheet, script
+    lock_pages       the pages of held locks; lock_presenter: one row; page_assets: templates, style sheet, script
     release_pages    the release by force on the pages: what is asked before, and what became of it
-    doctor           what is set up so that it will hurt, for the command line and Django's deploy check
-    printable        text from outside without control characters
 """

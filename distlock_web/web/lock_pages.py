@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
-from .held_locks import LockRow, inspect_store
-from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
+from ..ops.held_locks import LockRow, inspect_store
+from ..ops.lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
+from ..ops.printable import printable
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
-from .printable import printable
 from .texts import _
 
 Context = dict[str, Any]

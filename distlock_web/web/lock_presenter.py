@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from ..core.backend import SHARED, WaiterInfo
 from ..core.request_id import HolderInfo
-from .held_locks import LockRow, readable_holder
-from .printable import printable
+from ..ops.held_locks import LockRow, readable_holder
+from ..ops.printable import printable
 from .texts import _, plural
 
 #: Characters at the end of a lock's name that are always seen.

@@ -11,11 +11,11 @@ from typing import Any
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import registry
 from ..core.runtime import THREADS, drive
-from .held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
-from .lock_browser import LockQuery
+from ..ops.held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
+from ..ops.lock_browser import LockQuery
+from ..ops.printable import printable
 from .lock_pages import Viewer, failure_text
 from .lock_presenter import LockKey, LockPresenter
-from .printable import printable
 from .texts import _, plural
 
 logger = logging.getLogger("distlock_web")

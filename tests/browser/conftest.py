@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, sync_play
 
 from distlock_web import Lease, LeaseLost, configure, lock
 from distlock_web.core.registry import registry
-from distlock_web.web.lock_browser import LockQuery, browse
+from distlock_web.ops.lock_browser import LockQuery, browse
 from tests.support.flask_site import flask_site
 from tests.support.origins import begin_request
 from tests.support.requirements import require_chromium

@@ -28,8 +28,8 @@ from distlock_web.core.findings import Finding
 from distlock_web.core.registry import registry
 from distlock_web.django.diagnosis import shared_caches
 from distlock_web.flask import DistLock
+from distlock_web.ops import doctor
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web import doctor
 from tests.support.source import FILES, PROJECT
 
 MakeRedis = Callable[..., RedisServer]

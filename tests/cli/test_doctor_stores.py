@@ -17,8 +17,8 @@ import redis
 
 from distlock_web import configure
 from distlock_web.core.findings import Finding
+from distlock_web.ops import doctor
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web import doctor
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.database_servers import MariaDBServer, PostgresServer, postgres_programs, unprivileged
 from tests.support.pgbouncer import PgBouncer, pgbouncer_program

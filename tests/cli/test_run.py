@@ -27,8 +27,8 @@ from distlock_web.cli.output import Output
 from distlock_web.cli.parser import parser
 from distlock_web.cli.run import CommandRun, Interrupted
 from distlock_web.core.registry import registry
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web.held_locks import list_all
 from tests.support.cli import alive, distlock, environment, pid_in, started, text_of
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import LONG, PATIENCE, eventually

@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import Lease, lock
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 from tests.support.cli import COMMAND, OnTerminal, alive, pid_in
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import PATIENCE, eventually

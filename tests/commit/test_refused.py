@@ -22,7 +22,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 
 Get = Callable[..., HttpResponse]
 REMEDY = "Put the decorator outermost: above @api_view, on a class-based view's dispatch"

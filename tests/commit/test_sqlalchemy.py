@@ -19,8 +19,8 @@ from distlock_web import ConfigurationError, LeaseLost, LockBusy, current_lease,
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.lease import OnLost
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import list_all
 from tests.support.databases import Database
 from tests.support.revoking import revoke
 

@@ -24,7 +24,7 @@ from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.django.admin import HeldLock, HeldLockAdmin
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 
 pytestmark = pytest.mark.django_db
 

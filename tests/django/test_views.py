@@ -9,7 +9,7 @@ import pytest
 from django.utils.decorators import method_decorator
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
-from distlock_web.web.held_locks import held_locks
+from distlock_web.ops.held_locks import held_locks
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -19,7 +19,7 @@ def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None
     rest = (docs / "integrations.md").read_text("utf-8").partition("## The rest of a web framework")[2]
     used = {"distlock_web." + path.replace("/", ".") for path in re.findall(r"`(\w+/\w+)\.py`", rest)}
     public = (docs / "architecture.md").read_text("utf-8").partition("| authors of stores and integrations |")[2]
-    shared = set(re.findall(r"`(distlock_web\.(?:web|cli)\.\w+)`", public.partition("\n")[0]))
+    shared = set(re.findall(r"`(distlock_web\.(?:web|ops|cli)\.\w+)`", public.partition("\n")[0]))
     assert used == shared != set()
 
 

@@ -22,8 +22,8 @@ from distlock_web.core.backend import Backend, Port
 from distlock_web.core.registry import registry
 from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.once import OnceOptions
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web.held_locks import list_all
 from tests.support.revoking import revoke
 
 ROOT = Path(__file__).parents[2]

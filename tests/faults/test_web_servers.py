@@ -24,8 +24,8 @@ import redis
 
 from distlock_web import configure
 from distlock_web.core.registry import registry
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import ServerMissing, free_port
-from distlock_web.web.held_locks import list_all
 from tests.support.requirements import without
 from tests.support.waiting import PATIENCE, eventually
 

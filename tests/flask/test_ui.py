@@ -19,7 +19,7 @@ from jinja2 import TemplateNotFound
 from distlock_web import ConfigurationError, Lease, LeaseLost, lock
 from distlock_web.core.registry import Registry
 from distlock_web.flask import DistLock, held_locks_blueprint
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 
 HOSTILE = "<script>alert(1)</script>\"'"
 

@@ -17,9 +17,9 @@ from distlock_web import (
     request_scope,
 )
 from distlock_web.core.registry import registry
+from distlock_web.ops.held_locks import force_release, list_all
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import PATIENCE, Harness
-from distlock_web.web.held_locks import force_release, list_all
 from tests.support.modes import in_both_modes
 
 TTL = 0.5

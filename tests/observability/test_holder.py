@@ -23,8 +23,8 @@ from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.flask import DistLock
+from distlock_web.ops.held_locks import find_lock, list_all
 from distlock_web.testing.harness import Harness
-from distlock_web.web.held_locks import find_lock, list_all
 from distlock_web.web.lock_presenter import Links, LockPresenter
 from tests.support.modes import in_both_modes
 

@@ -12,7 +12,7 @@ import pytest
 
 from distlock_web import LeaseLost, distributed_lockable, events, lock, request_scope
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import force_release, list_all
+from distlock_web.ops.held_locks import force_release, list_all
 from tests.support.callers import unrelated
 from tests.support.source import FILES, below, shown, tree
 

@@ -23,8 +23,8 @@ from distlock_web.core.request_id import Origin, swap_origin
 from distlock_web.core.runtime import now
 from distlock_web.locks import live_leases
 from distlock_web.opentelemetry import Telemetry, install
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import list_all
 from tests.support.callers import unrelated
 from tests.support.revoking import revoke_the_lock
 from tests.support.source import PROJECT

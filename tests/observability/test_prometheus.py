@@ -15,9 +15,9 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configu
 from distlock_web.core.registry import registry as stores
 from distlock_web.core.runtime import now
 from distlock_web.locks import live_leases
+from distlock_web.ops.held_locks import force_release, list_all
 from distlock_web.prometheus import install
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import force_release, list_all
 from tests.support.callers import unrelated
 from tests.support.waiting import PATIENCE, eventually
 

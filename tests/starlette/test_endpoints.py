@@ -19,10 +19,10 @@ from starlette.routing import Mount, Route
 
 from distlock_web import DistLockError, LockBusy, configure, current_lease, distributed_lockable, lock, once
 from distlock_web.core.request_id import current_request_id
+from distlock_web.ops.held_locks import list_all
 from distlock_web.starlette import DistLock
 from distlock_web.starlette.responses import problem, refused
 from distlock_web.web.asgi import serving
-from distlock_web.web.held_locks import list_all
 from tests.support.asgi_clients import MakeApp, client_of, entered
 from tests.support.gate import Gate
 from tests.support.waiting import LONG, eventually

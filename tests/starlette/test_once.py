@@ -25,9 +25,9 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 
 from distlock_web import ConfigurationError, distributed_lockable, once
+from distlock_web.ops.held_locks import list_all
 from distlock_web.web import asgi
 from distlock_web.web.asgi import ASGIHeaders
-from distlock_web.web.held_locks import list_all
 from distlock_web.web.kept_answers import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
 from tests.support.waiting import LONG

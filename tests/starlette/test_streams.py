@@ -17,7 +17,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect
 
 from distlock_web import current_lease, distributed_lockable, lock, once
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 from tests.support.asgi_clients import MakeApp, client_of
 from tests.support.waiting import LONG
 

@@ -523,7 +523,7 @@ def registry_has_looked() -> None:
 
 
 def names() -> list[str]:
-    from distlock_web.web.held_locks import list_all
+    from distlock_web.ops.held_locks import list_all
 
     return [row.lock.name for row in list_all(registry()).rows]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.web.held_locks import list_all
+from distlock_web.ops.held_locks import list_all
 
 
 def revoke(name: str, fence: int | None, alias: str = "default") -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from distlock_web.core.backend import LockInfo
 from distlock_web.core.registry import registry
+from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import free_port
-from distlock_web.web.held_locks import list_all
 
 from .waiting import eventually
 

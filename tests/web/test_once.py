@@ -45,8 +45,8 @@ from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks import once as module
 from distlock_web.locks.hooks import Asked
+from distlock_web.ops.held_locks import list_all
 from distlock_web.web.asked import MAX_COMPARED
-from distlock_web.web.held_locks import list_all
 from distlock_web.web.kept_answers import MAX_KEPT
 from tests.support.waiting import eventually
 

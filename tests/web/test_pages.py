@@ -18,9 +18,9 @@ from flask import Flask
 from distlock_web import Lease, LeaseLost, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock, held_locks_blueprint
+from distlock_web.ops.held_locks import list_all
+from distlock_web.ops.lock_browser import LockQuery, browse
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import list_all
-from distlock_web.web.lock_browser import LockQuery, browse
 from distlock_web.web.page_assets import VERSION
 from tests.support.origins import begin_request
 

@@ -10,9 +10,9 @@ import redis
 from distlock_web import BackendUnavailable, ConfigurationError, attach, configure, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.ops.held_locks import held_locks
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import KEY, NAME, documented_rules, held, left_behind, queued, the_lock

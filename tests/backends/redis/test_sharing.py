@@ -12,7 +12,7 @@ import redis
 from distlock_web import LockBusy, lock
 from distlock_web.core.registry import Store, registry
 from distlock_web.core.runtime import now
-from distlock_web.web.held_locks import force_release, held_locks
+from distlock_web.ops.held_locks import force_release, held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.crowd import StartCrowd
 from tests.support.redis_lock import KEY, NAME, left_behind, queued

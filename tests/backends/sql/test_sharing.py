@@ -12,7 +12,7 @@ from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.sql.statement import Statement
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port
 from distlock_web.core.runtime import drive, new_ident, new_token, now
-from distlock_web.web.held_locks import held_locks
+from distlock_web.ops.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, SOON, eventually

@@ -13,10 +13,10 @@ from distlock_web import Lease, lock
 from distlock_web.core.backend import LockInfo, Port
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.request_id import HolderInfo
+from distlock_web.ops import lock_browser
+from distlock_web.ops.held_locks import LockRow
+from distlock_web.ops.lock_browser import Browsed, LockQuery, browse
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web import lock_browser
-from distlock_web.web.held_locks import LockRow
-from distlock_web.web.lock_browser import Browsed, LockQuery, browse
 from tests.support.callers import Beside
 from tests.support.waiting import eventually
 

@@ -18,8 +18,7 @@ from distlock_web import (
     request_scope,
 )
 from distlock_web.core.registry import Registry, registry
-from distlock_web.testing.fault_injector import FaultInjector, Half
-from distlock_web.web.held_locks import (
+from distlock_web.ops.held_locks import (
     AmbiguousName,
     NoFence,
     OtherFence,
@@ -28,6 +27,7 @@ from distlock_web.web.held_locks import (
     force_release,
     list_all,
 )
+from distlock_web.testing.fault_injector import FaultInjector, Half
 
 Elsewhere = Callable[..., Lease]
 
