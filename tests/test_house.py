@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "locks": ({"core"}, set()),
     "ops": ({"core", "locks"}, set()),
     "web": ({"core", "locks", "ops"}, set()),
-    "cli": ({"core", "locks", "ops", "web", "__init__"}, set()),
+    "cli": ({"core", "locks", "ops", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
     "apps": ({"django"}, set()),
     "django": ({"core", "locks", "ops", "web", "cli"}, {"django", "asgiref", "rest_framework"}),

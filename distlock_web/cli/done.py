@@ -9,8 +9,7 @@ from argparse import Namespace
 from ..core.registry import registry
 from ..ops.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error
 from ..ops.lock_browser import LockQuery, browse
-from ..ops.printable import printable
-from ..web.lock_presenter import span
+from ..ops.readable import printable, span
 from .exit_codes import NO, USAGE, CommandFailed
 from .held import fields, print_table, user
 from .parser import Context

@@ -26,8 +26,7 @@ from ..ops.held_locks import (
     readable_holder,
 )
 from ..ops.lock_browser import waiters_of
-from ..ops.printable import printable
-from ..web.lock_presenter import span
+from ..ops.readable import printable, span
 from .exit_codes import NO, USAGE, CommandFailed
 from .output import Output, aligned
 from .parser import Context

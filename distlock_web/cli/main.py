@@ -15,7 +15,7 @@ from ..core.errors import ConfigurationError, DistLockError
 from ..core.findings import Finding
 from ..core.registry import configure, configure_url
 from ..ops.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
-from ..ops.printable import printable
+from ..ops.readable import printable
 from . import doctor, done, held, init, run
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output, TextStream, open_closed_streams, say, unread

@@ -23,8 +23,8 @@ from ..locks.lease import Lease, current_lease
 from ..locks.lock import lock
 from ..locks.once import once
 from ..locks.options import LockOptions
-from ..ops.printable import printable
-from ..web.request_ids import RequestScope
+from ..locks.request_context import request_scope
+from ..ops.readable import printable
 from . import launch
 from .exit_codes import LOST, NOT_EXECUTABLE, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output, say
@@ -50,11 +50,10 @@ def run(options: Namespace, context: Context) -> int:
         raise CommandFailed("run: the command is missing: `distlock run --key KEY -- COMMAND`", USAGE)
     if not hasattr(os, "posix_spawn"):
         raise CommandFailed("run: this system has no process groups; run works on Linux, macOS and the BSDs.", USAGE)
-    scope = RequestScope(None, f"run {os.path.basename(options.argv[0])}")  # without arguments: they may be secret
-    outer = scope.enter()
     running = CommandRun(options, context.errors)
+    words = f"run {os.path.basename(options.argv[0])}"  # without arguments: they may be secret
     try:
-        with running.signals():
+        with request_scope(path=words), running.signals():
             return running.run()
     except Interrupted as interrupted:
         return SIGNALLED + interrupted.signum
@@ -69,8 +68,6 @@ def run(options: Namespace, context: Context) -> int:
     except BackendUnavailable as error:
         known = "" if running.has_lock else f"The lock {options.key!r} was not taken, and the command was not run. "
         raise CommandFailed(f"{known}{error}", UNAVAILABLE) from error
-    finally:
-        scope.leave(outer)
 
 
 class CommandRun:

@@ -20,7 +20,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from ..ops.held_locks import LockRow
-from ..ops.printable import printable
+from ..ops.readable import printable
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset

@@ -17,7 +17,7 @@ from ..core.registry import registry as running_registry
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
 from ..locks import events
-from .printable import printable
+from .readable import printable
 
 logger = logging.getLogger("distlock_web")
 

@@ -19,7 +19,7 @@ from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, chosen_stores, inspect_store, rows_of
-from .printable import printable
+from .readable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
 READ_AT_MOST = 2000

@@ -19,7 +19,7 @@ from ..core.backend import SHARED
 from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from ..core.request_id import current_origin, path_of
 from ..locks.events import log_fields
-from ..ops.printable import printable
+from ..ops.readable import printable
 from .texts import _, language, plural
 
 logger = logging.getLogger("distlock_web")

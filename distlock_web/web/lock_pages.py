@@ -17,8 +17,8 @@ from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from ..ops.held_locks import LockRow, inspect_store
 from ..ops.lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
-from ..ops.printable import printable
-from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
+from ..ops.readable import printable, span
+from .lock_presenter import Links, LockPresenter, WaiterPresenter
 from .texts import _
 
 Context = dict[str, Any]

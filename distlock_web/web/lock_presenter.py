@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from ..core.backend import SHARED, WaiterInfo
 from ..core.request_id import HolderInfo
 from ..ops.held_locks import LockRow, readable_holder
-from ..ops.printable import printable
+from ..ops.readable import printable, span
 from .texts import _, plural
 
 #: Characters at the end of a lock's name that are always seen.
@@ -166,13 +166,3 @@ def moment(seconds: float) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # another program has written it
         return ""
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units: ``7s``, ``2m 5s``, ``3h 10m``, ``4d 2h``."""
-    whole = max(0, math.floor(seconds))
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size}{unit} {rest}{smaller}" if rest else f"{whole // size}{unit}"
-    return f"{whole}s"

@@ -13,7 +13,7 @@ from ..core.registry import registry
 from ..core.runtime import THREADS, drive
 from ..ops.held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
 from ..ops.lock_browser import LockQuery
-from ..ops.printable import printable
+from ..ops.readable import printable
 from .lock_pages import Viewer, failure_text
 from .lock_presenter import LockKey, LockPresenter
 from .texts import _, plural

@@ -16,9 +16,10 @@ from distlock_web.django.admin import render as render_in_django
 from distlock_web.flask.lock_pages import environment
 from distlock_web.ops import lock_browser
 from distlock_web.ops.held_locks import list_all
+from distlock_web.ops.readable import span
 from distlock_web.web import release_pages
 from distlock_web.web.lock_pages import Viewer, list_context, lock_context
-from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, span
+from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter
 from distlock_web.web.release_pages import choose, release_context
 from tests.support.origins import begin_request
 
