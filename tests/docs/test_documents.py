@@ -374,9 +374,7 @@ with Session(engine) as session:
     assert session.get(Stock, 42).count == 8
 engine.dispose()
 """,
-    ("how.md", "A lock inside a lock"): """
-assert 1 <= len(jobs) <= 3 and asyncio.run(main()) == ["done"]
-""",
+    ("how.md", "A lock inside a lock"): "assert 1 <= len(jobs) <= 3",
     ("fencing.md", "Another service"): 'assert fence == int(headers["Lock-Fence"]) > 0',
     ("fencing.md", "Plain SQL"): 'assert database.execute("SELECT remaining FROM stock").fetchone() == (19,)',
     ("fencing.md", "A transfer between two accounts"): """
