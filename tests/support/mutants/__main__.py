@@ -1,7 +1,7 @@
 """Mutants of our code, by mutmut: each is wrong in one place, and the tests of its subject, or mypy, have to find it.
 
 ``make mutants`` tries all of them, file by file; ``ARGS="engine hold"`` those of these files; ``ARGS="engine --again"``
-those that survived the last time, or were found by their time-out alone. Those that may survive are in
+those that survived the last time, were found by their time-out alone, or were not tried. Those that may survive are in
 ``survivors.toml``, each with the reason: another one fails the run, and so does one that does not survive any more.
 
 mutmut works in a copy of the project, below ``build/mutants``: each function there is one that chooses the mutant to
@@ -30,6 +30,8 @@ PACKAGE = "distlock_web"
 KNOWN = Path(__file__).with_name("survivors.toml")
 #: Of all mutants of a file, how many may survive.
 MOST = 0.1
+#: Seconds after which a test has failed that takes a few hundredths of one: most of what hangs.
+_PATIENCE = "20"
 
 _ALL = FILES | LATER
 
@@ -67,7 +69,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("files", nargs="*", help=f"{', '.join(FILES)} where left out; or {', '.join(LATER)}")
     parser.add_argument(
-        "--again", action="store_true", help="those that survived the last time, or were found by their time-out alone"
+        "--again",
+        action="store_true",
+        help="those that survived, were found by their time-out alone, or were not tried",
     )
     parser.add_argument("--every", type=int, choices=(2, 5, 10), default=1, help="a sample: one of so many")
     parser.add_argument("--jobs", type=int, default=1)
@@ -90,7 +94,8 @@ def _try(name: str, options: argparse.Namespace) -> bool:
     which: list[str] = []
     if options.again:
         # A time-out on a busy machine has found nothing perhaps.
-        which = [mutant.name for mutant in _mutants(copy, name) if mutant.text or mutant.fate == _FATES[-24]]
+        unsure = _FATES[-24], _FATES[None]
+        which = [mutant.name for mutant in _mutants(copy, name) if mutant.text or mutant.fate in unsure]
     elif options.every > 1:
         # By the last digits of their numbers: mutmut gives each function's mutants numbers of their own.
         digits = "".join(str(digit) for digit in range(0, 10, options.every))
@@ -134,7 +139,7 @@ def _copy(copy: Path, name: str) -> None:
             f"{PACKAGE}/{source_file}",
         ],
         "process_isolation": "forkserver",  # its tests start no thread in the process that forks
-        "timeout_multiplier": "2",
+        "timeout_multiplier": "15",  # of all its tests: a busy machine finds nothing; what hangs fails by _PATIENCE
         "timeout_constant": "2",
     }
     lines = ["[mutmut]"]
@@ -144,7 +149,12 @@ def _copy(copy: Path, name: str) -> None:
 
 
 def _mutmut(copy: Path, name: str, which: list[str], jobs: int) -> None:
-    environment = {**os.environ, "MYPY_CACHE_DIR": str(WORK / "mypy"), "PYTHONHASHSEED": "0"}
+    environment = {
+        **os.environ,
+        "MYPY_CACHE_DIR": str(WORK / "mypy"),
+        "PYTHONHASHSEED": "0",
+        "PYTEST_TIMEOUT": _PATIENCE,
+    }
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("run.py"), "run", "--max-children", str(jobs), *which],
         cwd=copy,
