@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, Lease, lock
+from distlock_web import BackendUnavailable, Lease, LeaseLost, lock
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS
+from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import events, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
@@ -82,6 +82,18 @@ def test_one_that_did_not_answer_is_asked_again(several: Callable[[int], Several
         lease.extend(20)
         assert lease.remaining > 15
     assert servers.asked == [["a", "b"], ["b"]]
+
+
+def test_one_that_is_gone_when_it_is_asked_again_is_lost(several: Callable[[int], SeveralServers]) -> None:
+    """Its second answer counts as a first one does."""
+    servers = several(1)
+    with pytest.raises(LeaseLost), lock(["a", "b"], expire=10) as lease:
+        [fence] = [hold.fence for hold in scope_of(lease).holds if hold.name[-1] == "b"]
+        assert fence is not None
+        drive(servers.revoke("disLock:b", fence))
+        lease.extend(20)
+    assert servers.asked == [["a", "b"], ["b"]]
+    assert lease.reason == "revoked"
 
 
 def test_what_the_others_have_extended_counts_and_the_failure_is_told(

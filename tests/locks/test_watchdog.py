@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -16,7 +18,7 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
 from tests.support.revoking import revoke_the_lock
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 TTL = 0.9  # a machine that is busy may stand still for half a second
 
@@ -337,3 +339,87 @@ def test_a_block_that_has_lost_the_one_around_it_is_not_renewed(monkeypatch: pyt
             monkeypatch.setattr(watchdog.Watchdog, "add", outlived_first)
         watchdog.register(scope)
         assert not watchdog._watchdog_of(scope.spec.store)._watched
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> watchdog.Watchdog:
+    """A watchdog that looks when it is told to: no thread runs."""
+    monkeypatch.setattr(events, "never_wait_here", lambda: None)  # it is told of this thread for good
+    return watchdog.Watchdog()
+
+
+def due(key: str, **options: Any) -> watchdog.WatchedHold:
+    item = watchdog.WatchedHold(scope_of(unrelated(key)).holds[0], renew=True, **options)
+    item.due = watchdog.AT_ONCE
+    return item
+
+
+def fields_of(caplog: pytest.LogCaptureFixture, message: str) -> dict[str, Any]:
+    """What a program reads of the one line that begins so."""
+    eventually(lambda: any(text.startswith(message) for text in caplog.messages), message)
+    [record] = [record for record in caplog.records if record.getMessage().startswith(message)]
+    wanted = ("lock_event", "lock_reason", "lock_name", "lock_locks")
+    return {name: value for name, value in vars(record).items() if name in wanted}
+
+
+@pytest.mark.parametrize(("keys", "message"), [("a", "1 lock could not be"), ("ab", "2 locks could not be")])
+def test_a_renewal_that_fails_is_logged_once_with_how_many_it_was_for(
+    by_hand: watchdog.Watchdog, injector: FaultInjector, caplog: pytest.LogCaptureFixture, keys: str, message: str
+) -> None:
+    by_hand._keep([due(key) for key in keys])
+    injector.cut()
+    by_hand._step()
+    assert fields_of(caplog, message) == {
+        "lock_event": "error", "lock_reason": "renew", "lock_name": "disLock:a", "lock_locks": len(keys),
+    }  # fmt: skip
+
+
+def test_a_release_for_one_who_is_gone_that_fails_is_logged_with_its_lock(
+    by_hand: watchdog.Watchdog, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran_in: list[str] = []
+
+    def broken() -> None:
+        ran_in.append(threading.current_thread().name)
+        raise LookupError("a bug of an integration")
+
+    by_hand._keep([due("a", alive=lambda: False, gone=broken)])
+    by_hand._step()
+    assert fields_of(caplog, "The release of a lock whose holder is gone failed") == {
+        "lock_event": "error", "lock_reason": "release", "lock_name": "disLock:a",
+    }  # fmt: skip
+    assert ran_in == ["distlock-gone"]
+
+
+@pytest.mark.parametrize("where", ["in a block", "beside the watchdog", "no thread is left"])
+def test_an_on_lost_that_fails_is_logged_with_its_lock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    ran_in: list[str] = []
+
+    def broken(lease: object) -> None:
+        ran_in.append(threading.current_thread().name)
+        raise LookupError("a bug of a user's")
+
+    scope = scope_of(unrelated("a"))
+    watchdog._watchdog_of(scope.spec.store)
+    monkeypatch.setattr(watchdog.Watchdog, "is_running_here", lambda dog: where != "in a block")
+    with no_thread("distlock-on-lost") if where == "no thread is left" else nullcontext():
+        watchdog._call_aside(broken, scope)
+    wanted = {"lock_event": "error", "lock_reason": "on_lost", "lock_name": "disLock:a"}
+    assert fields_of(caplog, "on_lost failed") == wanted
+    if where == "no thread is left":
+        assert fields_of(caplog, "on_lost runs in the thread that renews leases: can't start new thread") == wanted
+    here = threading.current_thread().name
+    assert ran_in == ["distlock-on-lost" if where == "beside the watchdog" else here]
+
+
+def test_a_lease_whose_deadline_passed_while_it_was_asked_for_is_looked_at_next(
+    by_hand: watchdog.Watchdog, injector: FaultInjector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder is told of the loss at once; but what fails again and again does not take a whole processor."""
+    item = due("a")
+    item.due = moment = item.hold.deadline + 1
+    monkeypatch.setattr(watchdog, "now", lambda: moment)
+    by_hand._postpone([item])
+    assert item.due == pytest.approx(moment + 0.001, abs=1e-5)
