@@ -122,7 +122,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy) -> Grante
     begun = now()
     scope.has_waited = True
     try:
-        with watchdog.keep_alive(scope.holds) if scope.holds else nullcontext():  # most waits pass by the watchdog
+        with watchdog.renewing(scope.holds) if scope.holds else nullcontext():  # most waits pass by the watchdog
             return await _wait(scope, port, claim, answer)
     finally:
         scope.waited = now() - begun

@@ -212,8 +212,8 @@ class Lease:
         """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None if it is not lost."""
         if self._scope.state != "lost":
             return None
-        gone = self._scope.gone
-        return next((reason for hold in self._scope.holds if (reason := hold.reason)), gone().reason if gone else None)
+        lost = self._scope.lost_error
+        return next((reason for hold in self._scope.holds if (reason := hold.reason)), lost().reason if lost else None)
 
     @property
     def remaining(self) -> float:

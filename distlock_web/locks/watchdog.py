@@ -1,7 +1,7 @@
 """Leases are extended by hand, and by the watchdog: a thread that sees to it as well that a loss is told.
 
 The watchdog looks after leases with ``renew``, with ``on_lost="cancel"`` or a callable, and those that are held already
-while a further name is awaited (:func:`keep_alive`). Others know their deadline without it.
+while a further name is awaited (:func:`renewing`). Others know their deadline without it.
 
 There is one thread for each store of the process, and in a Redis Cluster one for each node that has leases: a server
 that hangs costs no lease at another. A lease is renewed at a third of its ``expire``, as Redisson does it, the first
@@ -124,7 +124,7 @@ class WatchedHold:
     block that is never left (of an ``ExitStack`` that is never closed) has its lease until the process ends.
     """
 
-    __slots__ = ("alive", "due", "gone", "hold", "renew", "stopped", "until")
+    __slots__ = ("alive", "due", "hold", "renew", "stopped", "until", "when_abandoned")
 
     def __init__(
         self,
@@ -132,13 +132,14 @@ class WatchedHold:
         renew: bool,
         until: float | None = None,
         alive: Callable[[], object] | None = None,
-        gone: Callable[[], None] | None = None,
+        when_abandoned: Callable[[], None] | None = None,
     ) -> None:
         self.hold = hold
         self.renew = renew
         self.until = until  #: by our clock; None: as long as it is held
         self.alive = alive
-        self.gone = gone  #: called once when it is not ``alive``; left out, the lease is left to end by itself
+        #: Called once when it is not ``alive``; left out, the lease is left to end by itself.
+        self.when_abandoned = when_abandoned
         self.stopped = False  #: it is not to be looked after any more, whichever thread it is just handed to
         self.due: float
         self.schedule()
@@ -258,7 +259,7 @@ class Watchdog:
         if self._hand_over(item) or item.stopped:
             return False
         if item.renew and item.alive is not None and not item.alive():
-            self._tell_gone(item)
+            self._tell_abandoned(item)
             item.renew = False
         elif item.until is not None and now() >= item.until:
             item.renew = False
@@ -281,11 +282,11 @@ class Watchdog:
             raise
         return True
 
-    def _tell_gone(self, item: WatchedHold) -> None:
-        if item.gone is not None:
+    def _tell_abandoned(self, item: WatchedHold) -> None:
+        if item.when_abandoned is not None:
             fields = item.hold.log_fields("error", reason="release")
             what = "The release of a lock whose holder is gone"
-            start_thread("distlock-gone", _call, what, item.gone, fields)  # may take its time
+            start_thread("distlock-abandoned", _call, what, item.when_abandoned, fields)  # may take its time
         else:
             logger.warning(
                 "Lock %s: nobody has its lease any more, and nobody released it; no longer renewed.",
@@ -395,14 +396,14 @@ def register(scope: Scope) -> None:
 
 
 def renew_while(
-    scope: Scope, max_seconds: float, *, alive: Callable[[], bool], gone: Callable[[], None]
+    scope: Scope, max_seconds: float, *, alive: Callable[[], bool], when_abandoned: Callable[[], None]
 ) -> Callable[[], None]:
-    """Renew the scope's holds from now on, for at most ``max_seconds``, while ``alive``; then call ``gone``.
+    """Renew the scope's holds from now on, for at most ``max_seconds``, while ``alive``; then call ``when_abandoned``.
 
     What it returns makes the watchdog check at once whether they are alive.
     """
     until = now() + max_seconds
-    watched = [WatchedHold(hold, True, until, alive=alive, gone=gone) for hold in scope.holds]
+    watched = [WatchedHold(hold, True, until, alive=alive, when_abandoned=when_abandoned) for hold in scope.holds]
     _watch(scope, watched)
     return partial(_check_now, watched)
 
@@ -412,12 +413,12 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
         return
     stop = partial(_remove, watched)
     scope.watch(stop)  # first: who is interrupted here stops it
-    if scope.gone is None:  # else it was gone before there was anything to stop
+    if scope.lost_error is None:  # else it was gone before there was anything to stop
         _add(watched)
 
 
 @contextmanager
-def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
+def renewing(holds: Sequence[Hold]) -> Iterator[None]:
     """Keep the locks that are held already while the caller waits for a further one."""
     if not holds:
         yield

@@ -58,7 +58,9 @@ class StreamLock:
         chain.leave(self._scope)  # code after the function, and this thread's next request, is not inside of it
         renew_for = self._scope.spec.renew_for
         max_seconds = MAX_STREAM_SECONDS if renew_for is None else renew_for
-        self._check_owners = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
+        self._check_owners = watchdog.renew_while(
+            self._scope, max_seconds, alive=self._alive, when_abandoned=self.close
+        )
 
     def lives_with(self, owner: object) -> None:
         """The lock lives as long as one of its owners does: the body, or a response that the server sends."""

@@ -189,7 +189,10 @@ def test_a_dropped_response_of_a_store_that_hangs_costs_no_lease(monkeypatch: py
     others = [unrelated("a", store=alias, expire=1.0, renew=True) for alias in ("default", "hanging")]
     try:
         look = watchdog.renew_while(
-            scope_of(dropped), 60, alive=lambda: alive[0], gone=lambda: ending.end_now(scope_of(dropped), None)
+            scope_of(dropped),
+            60,
+            alive=lambda: alive[0],
+            when_abandoned=lambda: ending.end_now(scope_of(dropped), None),
         )
         alive[0] = False
         look()

@@ -108,8 +108,8 @@ def test_a_thread_that_cannot_be_started_for_one_lease_ends_no_renewal(caplog: p
     alive.set()
     others = [unrelated(f"key:{number}", expire=1.5, renew=True) for number in range(3)]
     stream = unrelated("stream", expire=1.5)
-    with no_thread("distlock-gone"):
-        look = watchdog.renew_while(scope_of(stream), 60, alive=alive.is_set, gone=gone.set)
+    with no_thread("distlock-abandoned"):
+        look = watchdog.renew_while(scope_of(stream), 60, alive=alive.is_set, when_abandoned=gone.set)
         alive.clear()
         look()
         assert stream.lost.wait(20), "nobody renews it"
@@ -138,7 +138,7 @@ def test_a_holder_that_cannot_be_asked_for_ends_no_renewal(caplog: pytest.LogCap
 
     with lock("other", expire=1.5, renew=True) as other:
         stream = unrelated("stream", expire=1.5)
-        watchdog.renew_while(scope_of(stream), 60, alive=broken, gone=lambda: None)()
+        watchdog.renew_while(scope_of(stream), 60, alive=broken, when_abandoned=lambda: None)()
         assert stream.lost.wait(20)
         other.raise_if_lost()
     assert "a bug of an integration" in caplog.text

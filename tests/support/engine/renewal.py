@@ -179,7 +179,7 @@ class RenewalCases(Cases):
         alive, gone = [True], list[float]()
         lease = await harness.acquire(lock("a", expire=EXPIRE))
         look = watchdog.renew_while(
-            scope_of(lease), 1000, alive=lambda: alive[0], gone=lambda: gone.append(renewals.time)
+            scope_of(lease), 1000, alive=lambda: alive[0], when_abandoned=lambda: gone.append(renewals.time)
         )
         await harness.sleep(14)
         alive[0] = False
@@ -196,7 +196,7 @@ class RenewalCases(Cases):
     async def test_a_client_is_waited_for_so_long(self, harness: Harness) -> None:
         renewals = Renewals(harness)
         lease = await harness.acquire(lock("a", expire=EXPIRE))
-        watchdog.renew_while(scope_of(lease), 25, alive=lambda: True, gone=lambda: None)
+        watchdog.renew_while(scope_of(lease), 25, alive=lambda: True, when_abandoned=lambda: None)
         await harness.sleep(25 + EXPIRE)
         assert lease.state == "lost"
         assert renewals.asked == [(time, "a") for time in (0, 10, 20)]
