@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response
 from ..locks.hooks import Answer, Args, Asked, Kwargs
 from ..web.framework import Given, WebIntegration, is_hidden_view, is_view
 from . import asked, kept_answers
-from .state import running_registry
+from .state import app_registry
 from .streaming import is_stream, send_under_lock
 from .views import apps_with_stores, functions_of_request, refuse_registered
 
@@ -27,7 +27,7 @@ class FlaskIntegration(WebIntegration):
     is_stream = staticmethod(is_stream)
     send_under_lock = staticmethod(send_under_lock)
     no_such_page = NotFound
-    running_registry = staticmethod(running_registry)
+    app_registry = staticmethod(app_registry)
     in_request = staticmethod(has_request_context)
     check_function = staticmethod(refuse_registered)
 

@@ -29,7 +29,7 @@ class AppState:
 serving: ContextVar[AppState | None] = ContextVar("distlock_flask_serving", default=None)
 
 
-def running_registry() -> Registry | None:
+def app_registry() -> Registry | None:
     """The stores of the running app; None outside of any, or if it has none of its own."""
     if not current_app:
         state = serving.get()

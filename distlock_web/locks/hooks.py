@@ -102,7 +102,7 @@ class WebQuestions:
     ``args`` and ``kwargs`` are those of the call, ``locked`` what the decorated function carries as ``__distlock__``.
     """
 
-    def running_registry(self) -> Registry | None:
+    def app_registry(self) -> Registry | None:
         """The stores of the application that the running code belongs to, known by the context.
 
         They win over those of ``distlock_web.configure`` and of ``DISTLOCK_URL``. None: the code is outside of any
@@ -278,8 +278,8 @@ def install(integration: Integration) -> None:
     for question in answered:
         if not question.startswith("_"):
             installed.answering.setdefault(question, []).append(integration)
-    if "running_registry" in answered:
-        installed.registries.append(integration.running_registry)
+    if "app_registry" in answered:
+        installed.registries.append(integration.app_registry)
         installed.why_no_registry.append(integration.why_no_registry)
     if "open_transaction" in answered:
         installed.open_transactions.append(integration.open_transaction)

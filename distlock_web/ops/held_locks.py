@@ -13,7 +13,7 @@ from typing import Any
 from ..core.backend import SHARED, LockInfo, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
-from ..core.registry import registry as running_registry
+from ..core.registry import registry as stores_in_force
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
 from ..locks import events
@@ -134,7 +134,7 @@ async def aheld_locks(search: str = "", *, store: str | None = None) -> list[Loc
 
 
 async def _held_locks(search: str, store: str | None, runtime: Runtime) -> list[LockRow]:
-    listing = _matching(await _list(chosen_stores(running_registry(), store), runtime), search)
+    listing = _matching(await _list(chosen_stores(stores_in_force(), store), runtime), search)
     if listing.errors:
         raise next(iter(listing.errors.values()))
     return listing.rows

@@ -396,7 +396,7 @@ class ASGIIntegration(WebIntegration):
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": self.request}
 
-    def running_registry(self) -> Registry | None:
+    def app_registry(self) -> Registry | None:
         return serving.get()
 
     def in_request(self) -> bool:

@@ -68,11 +68,11 @@ def test_what_nobody_knows_is_refused_with_the_remedy() -> None:
 
 def test_installed_twice_it_is_asked_once_and_only_for_what_it_offers() -> None:
     class Stores(Offering):
-        def running_registry(self) -> None: ...
+        def app_registry(self) -> None: ...
 
     integration = Stores("none")
     for _ in range(2):
         hooks.install(integration)
     installed = integrations.installed
     assert (len(installed.registries), installed.open_transactions) == (1, [])
-    assert installed.answering == {"running_registry": [integration], "transactions": [integration]}
+    assert installed.answering == {"app_registry": [integration], "transactions": [integration]}
