@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import source
 from tests.support.mutants import subjects
-from tests.support.simulation.mutants import MUTANTS
 from tests.support.source import FILES, PACKAGE, PROJECT, shown
 
 
@@ -72,13 +70,6 @@ def test_the_words_of_the_code_are_its_words() -> None:
     files = (*FILES, *PACKAGE.rglob("*.lua"))
     used = "\n".join(path.read_text("utf-8") for path in files).lower()
     assert [word for word in words if not re.search(rf"\b{word}\b", used)] == []
-
-
-def test_the_table_of_mutants_has_the_seeds_with_which_the_test_begins() -> None:
-    page = (PROJECT / "docs" / "proof.md").read_text("utf-8")
-    section = page.partition("## That it can fail")[2].partition("\n## ")[0]
-    rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
-    assert Counter(re.findall(r"`([a-z-]+-\d+)`", rows)) == Counter(mutant.seed for mutant in MUTANTS.values())
 
 
 def test_the_page_has_a_row_for_each_file_whose_mutants_the_night_tries() -> None:
