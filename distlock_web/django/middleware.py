@@ -18,7 +18,7 @@ from django.urls import get_script_prefix
 from ..core.request_id import current_origin
 from ..web.error_responses import REFUSALS
 from ..web.kept_answers import REPLAYED
-from ..web.request_ids import RequestScope, environ_key, note_route, proxy_header
+from ..web.request_ids import WebRequestBounds, environ_key, note_route, proxy_header
 from ..web.settings import read_setting
 from . import responses
 from .kept_answers import REPLAYS
@@ -51,19 +51,19 @@ class RequestIDMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self.asynchronous:
             return self.__acall__(request)
-        scope, header = _scope(request)
-        outer = scope.enter()
+        bounds, header = _bounds(request)
+        outer = bounds.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
             if isinstance(response, StreamingHttpResponse):
                 send_in_request(response)
         finally:
-            scope.leave(outer)
-        return self._answered(request, scope, header, response)
+            bounds.leave(outer)
+        return self._answered(request, bounds, header, response)
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
-        scope, header = _scope(request)
-        outer = scope.enter()
+        bounds, header = _bounds(request)
+        outer = bounds.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
             if isinstance(response, StreamingHttpResponse):
@@ -74,16 +74,16 @@ class RequestIDMiddleware:
             clear_frames(error.__traceback__)
             raise
         finally:
-            scope.leave(outer)
-        return self._answered(request, scope, header, response)
+            bounds.leave(outer)
+        return self._answered(request, bounds, header, response)
 
     @staticmethod
     def _answered(
-        request: HttpRequest, scope: RequestScope, header: str, response: HttpResponseBase
+        request: HttpRequest, bounds: WebRequestBounds, header: str, response: HttpResponseBase
     ) -> HttpResponseBase:
         """Django logs what it has to say of the answer after us, with ``request``."""
-        request.request_id = request_id = scope.settle()  # type: ignore[attr-defined]
-        if not scope.is_named_elsewhere:
+        request.request_id = request_id = bounds.settle()  # type: ignore[attr-defined]
+        if not bounds.is_named_elsewhere:
             response.headers.setdefault(header, request_id)
         if hasattr(request, REPLAYS):
             response.headers[REPLAYED] = "true"
@@ -130,15 +130,15 @@ def user_of_request() -> Callable[[Any], object] | None:
     return read_setting("DISTLOCK_USER", partial(getattr, settings))  # type: ignore[no-any-return]
 
 
-def _scope(request: HttpRequest) -> tuple[RequestScope, str]:
-    """The scope of a request, which gets its ``request_id``; and the header to send that back in."""
+def _bounds(request: HttpRequest) -> tuple[WebRequestBounds, str]:
+    """The bounds of a request, which gets its ``request_id``; and the header to send that back in."""
     header, key, proxy = header_and_keys()
     user = user_of_request()
-    scope = RequestScope(
+    bounds = WebRequestBounds(
         request.META.get(key),
         user=None if user is None else partial(user, request),
         proxy=request.META.get(proxy),
         named=partial(getattr, request, "request_id", None),
     )
-    request.request_id = scope.request_id  # type: ignore[attr-defined]
-    return scope, header
+    request.request_id = bounds.request_id  # type: ignore[attr-defined]
+    return bounds, header

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import Flask, g, request
 
-from ..web.request_ids import RequestScope, environ_key, note_route
+from ..web.request_ids import WebRequestBounds, environ_key, note_route
 from .responses import refuse_in_front
 from .state import AppState, serving
 
@@ -32,15 +32,15 @@ class RequestIDMiddleware:
         if self._first:
             refuse_in_front(self._app)
             self._first = False
-        scope = AppRequestScope(environ, self._key, self._state)
-        body = scope.run(partial(self._wsgi_app, environ, partial(scope.start, start_response)))
+        bounds = AppRequestBounds(environ, self._key, self._state)
+        body = bounds.run(partial(self._wsgi_app, environ, partial(bounds.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):
             return body  # a file: the server recognises it by its class and sends it without reading it
-        return ScopedBody(body, scope)
+        return BoundBody(body, bounds)
 
 
-class AppRequestScope(RequestScope):
+class AppRequestBounds(WebRequestBounds):
     """A request, and the app that answers it."""
 
     __slots__ = ("_state",)
@@ -74,12 +74,12 @@ def _named() -> object:
     return (g.get("request_id") or g.get("log_request_id")) if g else None
 
 
-class ScopedBody:
-    """A response's body. Each step enters the request's scope: no server promises its thread, nor that it closes."""
+class BoundBody:
+    """A response's body. Each step enters the request again: no server promises its thread, nor that it closes."""
 
     __slots__ = ("_body", "_chunks", "_request")
 
-    def __init__(self, body: Iterable[bytes], request: AppRequestScope) -> None:
+    def __init__(self, body: Iterable[bytes], request: AppRequestBounds) -> None:
         self._body = body
         self._chunks: Iterator[bytes] | None = None
         self._request = request

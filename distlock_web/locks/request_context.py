@@ -93,7 +93,7 @@ class RequestContext(AbstractContextManager[str]):
             bounds.leave(outer)
 
     def __call__(self, function: F) -> F:
-        """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""
+        """The function in a request of its own for each call. ``ConfigurationError`` for what cannot be in one."""
         if not callable(function):
             raise ConfigurationError(f"request_scope is for functions, not for {function!r}.")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -101,11 +101,11 @@ class RequestContext(AbstractContextManager[str]):
                 f"request_scope cannot be around the generator {qualified_name(function)}: its body runs when the call "
                 f"has returned. Put it around what reads the generator."
             )
-        scope = partial(RequestContext, self._request_id, self._path)
+        request = partial(RequestContext, self._request_id, self._path)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with scope():
+            with request():
                 result = function(*args, **kwargs)
             if inspect.iscoroutine(result):
                 result.close()
@@ -117,7 +117,7 @@ class RequestContext(AbstractContextManager[str]):
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            with scope():
+            with request():
                 return await function(*args, **kwargs)
 
         return acall if hooks.is_coroutine(function) else call  # type: ignore[return-value]

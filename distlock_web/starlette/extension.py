@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ..core.errors import DistLockError
 from ..core.registry import Registry
 from ..core.setting import check_plain
-from ..web.asgi import AnswerMiddleware, App, Receive, RequestMiddleware, Scope, Send
+from ..web.asgi import AnswerMiddleware, App, ASGIScope, Receive, RequestMiddleware, Send
 from ..web.error_responses import REFUSALS
 from ..web.settings import make_backends
 from . import responses
@@ -83,7 +83,7 @@ def _prepare(app: Starlette) -> None:
     app.middleware_stack = None  # of one that was served before by itself
 
 
-async def _not_started(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+async def _not_started(error: Exception, scope: ASGIScope, receive: Receive, send: Send) -> None:
     """In place of an app that is not right. A server takes a mere exception for an app that knows no start."""
     if scope["type"] == "lifespan":
         await receive()

@@ -48,7 +48,7 @@ from .sites import Reply, Site
 PATIENCE = 30.0
 # What to look at when a case fails: the words of docs/integrations.md.
 REFUSED = "LockBusy and the other REFUSALS have to become what `refusal` makes of them, wherever they are raised."
-OUTERMOST = "RequestMiddleware, or a RequestScope, has to be around the whole app: around its 404 and its 500, too."
+OUTERMOST = "RequestMiddleware, or a WebRequestBounds, has to be around the whole app: around its 404 and its 500, too."
 STREAMED = "`streaming` or `is_stream` has to name this response, and `send_under_lock` to put a locked body into it."
 CLOSED = "Somebody has to close the body: ASGI `asgi.locked_body`, WSGI the response's `close`."
 VIEW = "`called_view` has to know this call for that of a view: ASGI `views_of`, or scope['endpoint'] before the call."
@@ -244,7 +244,7 @@ class FrameworkContract:
         site.send("POST", "/ship/7777", {"Req-Id": "click-1"})
         [(request_id, path)] = seen
         assert request_id == "click-1", OUTERMOST
-        what = "Method and route, never the URL: RequestMiddleware's `route`, RequestScope's `path`, or `note_route`."
+        what = "Method and route, no URL: `route` of RequestMiddleware, `path` of WebRequestBounds, or `note_route`."
         assert path.startswith("POST "), what
         assert "ship" in path, what
         assert "7777" not in path, what

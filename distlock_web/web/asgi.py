@@ -35,16 +35,16 @@ from .asked import (
 )
 from .framework import Given, RefusedRequest, WebIntegration, is_hidden_view, is_view
 from .kept_answers import MAX_KEPT, REPLAYED, keep
-from .request_ids import RequestScope, header_name, proxy_header
+from .request_ids import WebRequestBounds, header_name, proxy_header
 from .streaming import LockedAsyncBody, StreamLock
 from .success import is_failure
 
 T = TypeVar("T")
-Scope: TypeAlias = MutableMapping[str, Any]
+ASGIScope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+App: TypeAlias = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 #: The longest that a thread waits for the body of a request: a client that sends it in drops has the thread meanwhile.
 READ_SECONDS = 30.0
@@ -59,7 +59,7 @@ serving: ContextVar[Registry | None] = ContextVar("distlock_asgi_stores", defaul
 class ASGIHeaders:
     """A request's headers, by name. Of several of one name all count: HTTP/2 may send each cookie by itself."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: ASGIScope) -> None:
         self._found: dict[bytes, bytes] = {}
         for given, value in scope["headers"]:
             name = given.lower()
@@ -79,7 +79,7 @@ class ASGIHeaders:
 class Request:
     """One HTTP request: what is asked of it here, and what its view has left locked."""
 
-    def __init__(self, scope: Scope, receive: Receive, keeps_body: Callable[[Scope], bool]) -> None:
+    def __init__(self, scope: ASGIScope, receive: Receive, keeps_body: Callable[[ASGIScope], bool]) -> None:
         self.scope = scope
         self.method: str = scope["method"]
         self.headers = ASGIHeaders(scope)
@@ -203,9 +203,9 @@ class RequestMiddleware:
         *,
         registry: Registry | None = None,
         header: str | None = None,
-        user: Callable[[Scope], object] | None = None,
-        route: Callable[[Scope], str] = lambda scope: "",
-        keeps_body: Callable[[Scope], bool] = lambda scope: True,
+        user: Callable[[ASGIScope], object] | None = None,
+        route: Callable[[ASGIScope], str] = lambda scope: "",
+        keeps_body: Callable[[ASGIScope], bool] = lambda scope: True,
     ) -> None:
         self._app = app
         self._registry = registry
@@ -215,7 +215,7 @@ class RequestMiddleware:
         self._route = route
         self._keeps_body = keeps_body
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         outer = serving.get()
         serving.set(self._registry)
         try:
@@ -228,14 +228,14 @@ class RequestMiddleware:
         finally:
             serving.set(outer)
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _live(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         finally:
             if self._registry is not None:
                 self._registry.close()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         request, outer = Request(scope, receive, self._keeps_body), running.get()
         bounds = self._bounds(lambda: request.scope, request.headers)
         name = self._header.lower().encode()
@@ -262,19 +262,19 @@ class RequestMiddleware:
         finally:
             running.set(outer)
 
-    def _bounds(self, scope: Callable[[], Scope], headers: ASGIHeaders) -> RequestScope:
+    def _bounds(self, scope: Callable[[], ASGIScope], headers: ASGIHeaders) -> WebRequestBounds:
         """``scope``: asked late, for a middleware may hand on another one (:class:`AnswerMiddleware`)."""
         known = self._user
         user = None if known is None else lambda: known(scope())
         proxy = headers.get(self._proxy) if self._proxy else None
-        return RequestScope(headers.get(self._header), lambda: self._route(scope()), user, proxy=proxy)
+        return WebRequestBounds(headers.get(self._header), lambda: self._route(scope()), user, proxy=proxy)
 
     async def _within(
         self,
-        scope: Scope,
+        scope: ASGIScope,
         receive: Receive,
         send: Send,
-        bounds: RequestScope,
+        bounds: WebRequestBounds,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         outer = bounds.enter()
@@ -297,7 +297,7 @@ class AnswerMiddleware:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         request = running.get()
         if scope["type"] != "http" or request is None:
             await self._app(scope, receive, send)

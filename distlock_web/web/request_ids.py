@@ -61,7 +61,7 @@ def user_hook(given: Any, setting: str) -> Callable[[Any], object] | None:
     return check_plain(found, setting)  # type: ignore[no-any-return]
 
 
-class RequestScope(RequestBounds):
+class WebRequestBounds(RequestBounds):
     """One request, of whose header we know: entered by the middleware, and each time that the framework goes on.
 
     ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs, or is a

@@ -14,7 +14,7 @@ import pytest
 from distlock_web import ConfigurationError, current_request_id, request_scope
 from distlock_web.core import request_id
 from distlock_web.core.request_id import HolderInfo, Origin, request_token
-from distlock_web.web.request_ids import RequestScope
+from distlock_web.web.request_ids import WebRequestBounds
 from tests.support.origins import begin_request, end_request
 
 
@@ -77,11 +77,11 @@ def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
 def test_the_next_request_of_a_thread_has_another_token() -> None:
     found = []
     for _ in range(2):
-        scope = RequestScope("the-same", "GET /")
+        bounds = WebRequestBounds("the-same", "GET /")
         for _ in range(2):  # its body, streamed later
-            outer = scope.enter()
+            outer = bounds.enter()
             found.append(request_token())
-            scope.leave(outer)
+            bounds.leave(outer)
     assert found[0] == found[1] != found[2] == found[3]
 
 
