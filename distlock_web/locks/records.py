@@ -6,6 +6,7 @@ In format 1 there is, beside what such a process reads, all that it does not kno
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,11 @@ class Record:
         elif _PACKED in json.dumps(self.result):
             record["result"], beside["result"] = None, self.result
         return json.dumps({**record, "beside": beside})
+
+    @staticmethod
+    def with_kept(text: str, kept: Mapping[str, Any]) -> str:
+        """A stored record, in either format, that keeps this of the answer: it is known only when that is sent."""
+        return json.dumps({**json.loads(text), "kept": kept})
 
     @classmethod
     def loads(cls, text: str, name: str) -> Record:

@@ -7,7 +7,6 @@ that has disconnected), or when the response is dropped without any of that; onc
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import types
 import weakref
@@ -33,6 +32,7 @@ from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import in_event_loop
 from ..locks import ending, watchdog
 from ..locks.lease import Lease, scope_of
+from ..locks.records import Record
 from ..locks.reentry import chain
 
 logger = logging.getLogger("distlock_web")
@@ -77,7 +77,7 @@ class StreamLock:
     def keep(self, kept: Mapping[str, Any]) -> None:
         """This was answered: its end records it."""
         if self._scope.record is not None:
-            self._scope.record = json.dumps({**json.loads(self._scope.record), "kept": kept})
+            self._scope.record = Record.with_kept(self._scope.record, kept)
 
     def leave_no_record(self) -> None:
         """It was not done: its end leaves nothing, and it is done again."""
