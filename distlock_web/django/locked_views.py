@@ -13,7 +13,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
 from ..locks.call import LockedFunction, locks_on
-from ..locks.key_templates import bound_method
+from ..locks.function_names import bound_method
 from ..locks.wrapping import closed_over, is_below, wrapped
 from .ninja_errors import operations_of
 

@@ -28,7 +28,8 @@ A function under a lock, and what it is made of::
     decorator         distributed_lockable: what is decorated, and checked then
     lockable          what can be locked; wrapping: what stands around a function
     call_options      what a decorator is told of a call, beside the options of its lock
-    key_templates     its key=, and what a function is called
+    key_templates     its key=
+    function_names    what a function is called, and with what, behind a framework or another decorator
     call              a call of it, stage by stage
     once              once, a decorated function whose end leaves a record
     records           that record as it is stored; plain_values: what it keeps of values

@@ -37,8 +37,9 @@ from ..core.setting import check_plain, refuse_coroutine
 from . import ending, engine, hooks, refused
 from .call_options import check_call_options
 from .events import log_fields
+from .function_names import bound_method
 from .hooks import Answer, Integration, RunningTask, TransactionManager
-from .key_templates import KeyTemplates, MalformedValue, bound_method
+from .key_templates import KeyTemplates, MalformedValue
 from .lease import Lease
 from .lockable import check_lockable
 from .options import NO_TASK, Options

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.errors import ConfigurationError
 from ..core.request_id import Bound, Origin, acceptable, bind_origin, unbind_origin
 from . import hooks
-from .key_templates import qualified_name
+from .function_names import qualified_name
 from .reentry.chain import OUTSIDE, Chain, swap_scopes
 
 F = TypeVar("F", bound=Callable[..., Any])

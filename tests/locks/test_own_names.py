@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distlock_web.locks.key_templates import qualified_name
+from distlock_web.locks.function_names import qualified_name
 from tests.support.source import PROJECT
 
 PROGRAM = """

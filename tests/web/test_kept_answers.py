@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distlock_web.locks.key_templates import signature_of
+from distlock_web.locks.function_names import signature_of
 from distlock_web.web import kept_answers
 from distlock_web.web.kept_answers import MAX_KEPT, NOT_KEPT, REPLAYED, keep, keep_value, replay
 

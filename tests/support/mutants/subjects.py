@@ -47,6 +47,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
 LATER: dict[str, tuple[str, list[str]]] = {
     # 7 of 579 survive, 2 of 379 of ``once``; but 84, and 102, were found by a time-out on a busy machine: --again
     "key_templates": ("locks/key_templates.py", KEYS),
+    "function_names": ("locks/function_names.py", KEYS),  # counted as a part of key_templates
     "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),  # not tried
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "watchdog": ("locks/watchdog.py", LOCKS),  # 26 %, before tests/support/engine/renewal.py
