@@ -383,12 +383,12 @@ def test_a_release_for_one_who_is_gone_that_fails_is_logged_with_its_lock(
         ran_in.append(threading.current_thread().name)
         raise LookupError("a bug of an integration")
 
-    by_hand._keep([due("a", alive=lambda: False, gone=broken)])
+    by_hand._keep([due("a", alive=lambda: False, when_abandoned=broken)])
     by_hand._step()
     assert fields_of(caplog, "The release of a lock whose holder is gone failed") == {
         "lock_event": "error", "lock_reason": "release", "lock_name": "disLock:a",
     }  # fmt: skip
-    assert ran_in == ["distlock-gone"]
+    assert ran_in == ["distlock-abandoned"]
 
 
 @pytest.mark.parametrize("where", ["in a block", "beside the watchdog", "no thread is left"])
