@@ -166,8 +166,10 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
         try:
             return await port.release(*args)
         except BackendUnavailable as error:
-            if isinstance(error, NotSent) and not cooldown:  # and the store goes on with it when it can
-                raise
+            if isinstance(error, NotSent):  # what the second one says is so, for nothing of this one was done
+                if not cooldown:  # the store goes on with it when it can
+                    raise
+                return await port.release(*args)
     return await _release_again(port, hold, args, logging.INFO if sent_before else logging.WARNING)
 
 

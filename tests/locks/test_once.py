@@ -22,6 +22,7 @@ from distlock_web import (
     BackendUnavailable,
     ConfigurationError,
     KeyReused,
+    LeaseLost,
     LockBusy,
     configure,
     current_lease,
@@ -30,7 +31,8 @@ from distlock_web import (
 )
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core import integrations
-from distlock_web.core.backend import Port
+from distlock_web.core.backend import Claim, Port
+from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import hooks
@@ -510,6 +512,25 @@ def test_an_interrupted_end_leaves_its_record(
     with pytest.raises(interruption):
         counted.once()()
     assert counted.once()() == {"number": 1, "run": 1}
+
+
+def test_a_record_that_comes_too_late_is_a_loss(monkeypatch: pytest.MonkeyPatch, counted: Counted) -> None:
+    """The row was locked, so nothing of the first release was done. Its caller was answered, and it ran again."""
+    configure({"default": {"BACKEND": "memory"}})
+    release, tries = MemoryPort.release, list[str]()
+
+    async def refused_until_it_is_lost(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+        tries.append(claim.name)
+        if len(tries) == 1:
+            port._lock(claim.name).owners[claim.token].until = 0.0
+            raise NotSent("Others keep the row locked.")
+        return await release(port, claim, *args)
+
+    monkeypatch.setattr(MemoryPort, "release", refused_until_it_is_lost)
+    with pytest.raises(LeaseLost):
+        counted.once()()
+    assert tries == ["disLock:once:job:1"] * 2
+    assert counted.once()() == {"number": 1, "run": 2}
 
 
 def test_what_it_leaves_uncommitted_is_not_recorded_as_done(

@@ -23,7 +23,7 @@ def violations(told: Sequence[tuple[str, Event]], looks: Iterable[Look]) -> list
     found: list[str] = []
     for name in sorted({name for name, _ in told}):
         events = [event for of, event in told if of == name]
-        history = History(event for event in events if event.kind not in ("revoked", "kept", "early"))
+        history = History(event for event in events if event.kind not in ("revoked", "kept", "early", "unkept"))
         revoked = {event.value: event.at for event in events if event.kind == "revoked"}
         for fence, at in revoked.items():
             if fence is not None:
@@ -50,7 +50,11 @@ def _kept(events: Sequence[Event], history: History) -> Iterator[str]:
 
 
 def _repeated(events: Sequence[Event]) -> Iterator[str]:
-    """No run of ``once`` is answered and repeated, and every answer is a run's."""
+    """No run of ``once`` is answered and repeated, and every answer is a run's.
+
+    One whose record the store did not take, for it did not answer at the end, may be repeated.
+    """
+    unkept = {event.value for event in events if event.kind == "unkept"}
     runs = {event.value: event.at for event in events if event.kind == "ran"}
     answered: dict[int | None, float] = {}
     for event in events:
@@ -60,7 +64,7 @@ def _repeated(events: Sequence[Event]) -> Iterator[str]:
                 yield f"once: {event.actor} was told {event.value}, and nobody has done it"
     for fence, at in answered.items():
         for other, begun in runs.items():
-            if other != fence and begun > at:
+            if other != fence and begun > at and fence not in unkept:
                 yield f"once: run {fence} was answered, and run {other} began {begun - at:.3f} s later"
 
 

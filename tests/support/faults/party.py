@@ -32,6 +32,7 @@ from distlock_web.core.registry import registry  # noqa: E402
 from distlock_web.core.runtime import now  # noqa: E402
 from distlock_web.kit.outage import Outage  # noqa: E402
 from distlock_web.kit.pool import Pool  # noqa: E402
+from distlock_web.locks import events  # noqa: E402
 from distlock_web.locks.hold import Hold  # noqa: E402
 from distlock_web.locks.lease import scope_of  # noqa: E402
 from distlock_web.locks.lock import Lock  # noqa: E402
@@ -223,7 +224,7 @@ class Party:
 
     async def once(self, during: Callable[[], Awaitable[object]] | None = None, **options: Any) -> None:
         """A job that is done once, and answers under which fence that was."""
-        name = f"once:{self.key}"
+        name, ran = f"once:{self.key}", set[int]()
 
         async def job() -> int:
             from distlock_web import current_lease
@@ -232,6 +233,7 @@ class Party:
             assert lease is not None
             (hold,) = scope_of(lease).holds
             begun, fence = now(), hold.fence or 0
+            ran.add(fence)
             self.record("acquired", name, fence, begun)
             self.record("ran", name, fence, begun)
             try:
@@ -242,12 +244,20 @@ class Party:
                 self.record(kind, name, at=max(begun, min(now(), hold.deadline)))
             return fence
 
+        def heard(event: events.Event) -> None:
+            if event.kind == "released" and event.reason == "unreachable" and event.fence in ran:
+                self.record("unkept", name, event.fence)
+
         given = {"expire": self.lease, "wait": 4 * self.lease, "keep": 60, "result": True, **options}
         do = self.harness.decorated(job, once, key=lambda: self.key, store=self._store, **given)
 
         async def part() -> None:
             asked = now()
-            answer = await do()
+            events.subscribe(heard, inline=True)
+            try:
+                answer = await do()
+            finally:
+                events.unsubscribe(heard)
             self.record("asked", name, answer, asked)
             self.record("answered", name, answer)
 
