@@ -96,6 +96,42 @@ def test_without_result_the_second_call_gives_none_and_says_so(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [], "it has no request"
 
 
+@pytest.mark.parametrize(
+    ("result", "keeps", "level", "says"),
+    [
+        (1, True, "INFO", ""),
+        (1, False, "INFO", ""),
+        (object(), False, "INFO", ""),
+        (object(), True, "WARNING", ". Its result was not kept: this call gets None"),
+    ],
+)
+def test_what_is_not_run_again_is_logged_with_its_lock(
+    store: str, result: object, keeps: bool, level: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distlock_web")
+
+    @once(key="job:{number}", keep=LONG, result=keeps)
+    def run(number: int) -> object:
+        return result
+
+    run(1)
+    run(1)
+    record = caplog.records[-1]
+    name = f"{__name__}.{run.__qualname__}"
+    text = re.sub(r"begun \d+ s ago", "begun ? s ago", record.getMessage())
+    assert text == f"{name} was done (begun ? s ago), and does not run again. Its key: disLock:once:job:1{says}"
+    assert record.levelname == level
+    fields = {
+        "lock_event": "done", "lock_store": "default", "lock_name": "disLock:once:job:1",
+        "lock_template": "job:{number}", "lock_function": name,
+    }  # fmt: skip
+    assert {key: value for key, value in vars(record).items() if key.startswith("lock_")} == fields
+    lost = [record for record in caplog.records if "without its result" in record.getMessage()]
+    assert len(lost) == (level == "WARNING")
+    for record in lost:
+        assert vars(record).items() >= fields.items()
+
+
 def test_a_coroutine(store: str, counted: Counted) -> None:
     @once(key="job:{number}", keep="1h", result=True)
     async def run(number: int) -> dict[str, int]:
@@ -225,8 +261,9 @@ def test_its_names_are_its_own(store: str, counted: Counted) -> None:
 def test_inside_of_itself_it_is_refused_at_once(store: str) -> None:
     @once(key="job", keep=LONG, wait=LONG)
     def run() -> None:
-        with pytest.raises(LockBusy, match="calls itself with the same key"):
+        with pytest.raises(LockBusy, match="calls itself with the same key") as caught:
             run()
+        assert caught.value.name == "disLock:once:job"
 
     run()
 
