@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from distlock_web import configure, lock
+from distlock_web.core import worker
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
 from distlock_web.locks import events, watchdog
@@ -18,7 +19,7 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
 from tests.support.revoking import revoke_the_lock
-from tests.support.waiting import LONG, eventually
+from tests.support.waiting import LONG
 
 TTL = 0.9  # a machine that is busy may stand still for half a second
 
@@ -348,6 +349,12 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> watchdog.Watchdog:
     return watchdog.Watchdog()
 
 
+@pytest.fixture
+def no_thread_outlasts_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = worker.start_thread
+    monkeypatch.setattr(watchdog, "start_thread", lambda *args: start(*args).join())
+
+
 def due(key: str, **options: Any) -> watchdog.WatchedHold:
     item = watchdog.WatchedHold(scope_of(unrelated(key)).holds[0], renew=True, **options)
     item.due = watchdog.AT_ONCE
@@ -356,7 +363,6 @@ def due(key: str, **options: Any) -> watchdog.WatchedHold:
 
 def fields_of(caplog: pytest.LogCaptureFixture, message: str) -> dict[str, Any]:
     """What a program reads of the one line that begins so."""
-    eventually(lambda: any(text.startswith(message) for text in caplog.messages), message)
     [record] = [record for record in caplog.records if record.getMessage().startswith(message)]
     wanted = ("lock_event", "lock_reason", "lock_name", "lock_locks")
     return {name: value for name, value in vars(record).items() if name in wanted}
@@ -374,6 +380,7 @@ def test_a_renewal_that_fails_is_logged_once_with_how_many_it_was_for(
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_thread_outlasts_its_start")
 def test_a_release_for_one_who_is_gone_that_fails_is_logged_with_its_lock(
     by_hand: watchdog.Watchdog, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -391,6 +398,7 @@ def test_a_release_for_one_who_is_gone_that_fails_is_logged_with_its_lock(
     assert ran_in == ["distlock-abandoned"]
 
 
+@pytest.mark.usefixtures("no_thread_outlasts_its_start")
 @pytest.mark.parametrize("where", ["in a block", "beside the watchdog", "no thread is left"])
 def test_an_on_lost_that_fails_is_logged_with_its_lock(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
