@@ -17,7 +17,8 @@ from .transport.replicas import TooFewReplicas
 from .transport.server import Server
 from .transport.waiter import Waiter
 
-_LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
+#: What a script answers to a release, a detach, an extension; those of Redlock, too.
+LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
 #: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
 RECHECK_MARGIN = 0.002
@@ -184,7 +185,7 @@ class RedisPort(ListingVerbs):
             if not cooldown:
                 server.postpone(claim)  # it is over: no waiter needs to wait for the rest of its lease
             raise
-        loss = _LOSSES[answer]
+        loss = LOSSES[answer]
         if loss in ("expired", "taken") and token in server.released:
             return None
         server.ambiguous.discard(token)
@@ -197,7 +198,7 @@ class RedisPort(ListingVerbs):
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         args = (claim.token, transit, _ms(seconds))
-        return _LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args)]
+        return LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args)]
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
@@ -236,7 +237,7 @@ def extension(claims: Sequence[Claim], keys: Keys) -> tuple[PackedKeys, tuple[st
 
 def losses(answers: Sequence[int]) -> list[Loss | None]:
     """What EXTEND answers."""
-    return [_LOSSES[answer] for answer in answers]
+    return [LOSSES[answer] for answer in answers]
 
 
 def _ms(seconds: float) -> int:

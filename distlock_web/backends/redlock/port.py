@@ -22,13 +22,12 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, Port, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import DICE, Runtime, Token, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
+from ..redis.port import LOSSES
 from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
 from .node import APART_US, Node, WrongQuorum
 from .quorum import Quorum, gave
 from .scripts import EXTEND, INSPECT, RELEASE, REVOKE, VOTE
-
-_LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
 #: Seconds to wait at most before the next attempt, one after the other: where no caller has a majority, or a release
 #: was heard of that a majority has not got yet.
@@ -267,7 +266,7 @@ class RedlockPort(Port):
 
     def _why(self, given: Iterable[int]) -> Loss:
         """Why a lease that has no majority is gone."""
-        said = Counter(_LOSSES.get(answer) for answer in given)
+        said = Counter(LOSSES.get(answer) for answer in given)
         if said["revoked"]:
             return "revoked"
         return "taken" if said["taken"] >= self._quorum.needed else "expired"
@@ -355,7 +354,7 @@ class RedlockPort(Port):
 
 def _fences(given: Iterable[int]) -> list[int]:
     """Of what EXTEND answers: under which the lease is there still. What is no fence says why it is not."""
-    return [answer for answer in given if answer not in _LOSSES]
+    return [answer for answer in given if answer not in LOSSES]
 
 
 def _merged(given: Sequence[LockInfo], needed: int, waiters: int) -> LockInfo | None:
