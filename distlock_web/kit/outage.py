@@ -50,7 +50,8 @@ def _nothing() -> None:
 class Outage:
     """One server, as its connections know it. Every change is one assignment."""
 
-    def __init__(self, name: str, probe: Callable[[], object]) -> None:
+    def __init__(self, name: str, probe: Callable[[], object], timeout: float) -> None:
+        self.timeout = timeout  #: seconds that an answer may take
         self._name = name
         self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
@@ -93,8 +94,19 @@ class Outage:
 
     # It failed like this ------------------------------------------------------------------------------------------
 
-    def begin(self, error: BaseException) -> None:
-        """A request has waited in vain, and so has a fresh connection: the server is silent."""
+    def seconds_for(self, given: float | None) -> float:
+        """For which a request is waited for that was given so many: never longer than an answer may take."""
+        return self.timeout if given is None else min(given, self.timeout)
+
+    def _says_nothing(self, seconds: float | None) -> bool:
+        """Of the server: a request that had fewer seconds than an answer may take, and none came. A late renewal has
+        milliseconds, and its row may be locked. None: it had all of them."""
+        return seconds is not None and seconds < self.timeout
+
+    def begin(self, error: BaseException, seconds: float | None = None) -> None:
+        """A request has waited for so many seconds in vain, and so has a fresh connection: the server is silent."""
+        if self._says_nothing(seconds):
+            return
         self._in_vain = now()
         if self._silent_since is None and not self._closed:  # else a late renewal would have it asked for ever
             self._cause = str(error).rstrip(".") or type(error).__name__
@@ -132,17 +144,17 @@ class Outage:
             await parker.park(POLL)
         return self.answered(asked)
 
-    def overtakes(self, comes: Callable[[float], bool], until: float, usual: float | None) -> bool:
+    def overtakes(self, comes: Callable[[float], bool], until: float, seconds: float) -> bool:
         """Wait with the thread of a request that is sent: ``comes(seconds)`` is whether its answer came within them.
 
         True: the server has answered a later question on a fresh connection, so that of the request is dead. False: the
-        answer is there, or it is ``until``. ``usual``: the seconds that an answer may take, if the request had all of
-        them: then a server that has answered neither is silent. None: it had fewer, which says nothing of the server.
+        answer is there, or it is ``until``. ``seconds``: those that the request had in all. If an answer may not take
+        longer, a server that has answered neither is silent.
         """
-        return not comes(max(0.001, (until - now()) / 2)) and self.overtakes_late(comes, until, usual)
+        return not comes(max(0.001, (until - now()) / 2)) and self.overtakes_late(comes, until, seconds)
 
     def overtakes_late(
-        self, comes: Callable[[float], bool], until: float, usual: float | None, held_up: bool = False
+        self, comes: Callable[[float], bool], until: float, seconds: float, held_up: bool = False
     ) -> bool:
         """The same for a request that half of its time has been waited for.
 
@@ -153,14 +165,15 @@ class Outage:
             answered = self.answered(asked)  # before the next look: what was sent first is answered first
             if comes(min(left, POLL)):
                 return False
-        if usual is not None and not self.answered(asked):
-            self.begin(TimeoutError(f"no answer within {usual:g} s"))
+        if not self.answered(asked):
+            self.begin(TimeoutError(f"no answer within {seconds:g} s"), seconds)
         return answered
 
-    async def in_vain(self, error: BaseException, within: float, runtime: Runtime, asked: float | None = None) -> None:
-        """No connection could be opened in its whole time. The server is silent, unless it answers on another one,
-        ``within`` so many seconds from when it was ``asked``; None: it is asked now."""
-        if not await self.answers(self.ask() if asked is None else asked, within, runtime):
+    async def in_vain(self, error: BaseException, seconds: float | None, runtime: Runtime, asked: float | None) -> None:
+        """No connection could be opened in these seconds. The server is silent, unless it answers on another one,
+        within half of its time from when it was ``asked``; None: it is asked now."""
+        wants = not self._says_nothing(seconds)
+        if wants and not await self.answers(self.ask() if asked is None else asked, self.timeout / 2, runtime):
             self.begin(error)
 
     # Do this when it is back --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,7 +28,7 @@ def unanswered() -> Iterator[tuple[Outage, threading.Event]]:
         if not answers.is_set():
             raise BackendUnavailable("The server of the test does not answer.")
 
-    watched = Outage("The server", probe)
+    watched = Outage("The server", probe, SLACK)
     yield watched, answers
     watched.close()
 
@@ -135,7 +135,7 @@ def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one() -> None
         asked.set()
         assert hears.wait(SOON)
 
-    watched = Outage("The server", probe)
+    watched = Outage("The server", probe, SLACK)
     try:
         watched.begin(IN_VAIN)
         assert asked.wait(SOON)
@@ -169,7 +169,7 @@ def test_an_answer_to_an_earlier_question_says_nothing() -> None:
         asked.release()
         assert hears.acquire(timeout=SOON)
 
-    watched = Outage("The server", probe)
+    watched = Outage("The server", probe, SLACK)
     try:
         first = watched.ask()
         assert asked.acquire(timeout=SOON)
@@ -252,7 +252,7 @@ def test_a_server_that_refuses_us_answers() -> None:
     def probe() -> None:
         raise refusal[0]
 
-    watched, done = Outage("The server", probe), list[int]()
+    watched, done = Outage("The server", probe, SLACK), list[int]()
     watched.begin(IN_VAIN)
     watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
     refusal[0] = ConfigurationError("WRONGPASS")
@@ -336,7 +336,7 @@ def test_what_is_left_at_the_close_is_not_kept_for_ever(unanswered: tuple[Outage
 def test_a_server_that_is_nobodys_any_more_is_not_asked_for_ever(unanswered: tuple[Outage, threading.Event]) -> None:
     """Each node of a cluster that was replaced left a thread that went on to connect, perhaps to a stranger."""
     watched, _ = unanswered
-    former = Outage("The former server", lambda: unavailable())
+    former = Outage("The former server", lambda: unavailable(), SLACK)
     former.begin(IN_VAIN)
     former.postpone(lambda: None, after=0.0, within=LONG)
     watched.take_over(former)
@@ -379,7 +379,7 @@ def test_nothing_is_done_before_the_server_has_answered(error: Exception) -> Non
         if not answers.is_set():
             raise error
 
-    watched = Outage("The server", probe)
+    watched = Outage("The server", probe, SLACK)
     watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
     eventually(lambda: len(asked) > 2, "it is asked again and again", SOON)
     assert not done
@@ -391,7 +391,7 @@ def test_nothing_is_done_before_the_server_has_answered(error: Exception) -> Non
 def test_a_server_that_answers_is_asked_for_nothing() -> None:
     """Neither by a request, nor for what is not due yet, and is too late then."""
     asked = list[int]()
-    watched = Outage("The server", lambda: asked.append(1))
+    watched = Outage("The server", lambda: asked.append(1), SLACK)
     with no_thread("distlock-outage", AssertionError("a thread for nothing")):
         watched.refuse_if_silent()
     watched.postpone(unavailable, after=LONG, within=0.15)
@@ -417,7 +417,7 @@ def test_whether_an_address_leads_elsewhere_is_looked_at_once(caplog: pytest.Log
         if not answers.is_set():
             unavailable()
 
-    watched = Outage("The server", probe)
+    watched = Outage("The server", probe, SLACK)
     begun = now()
     for _ in range(3):
         watched.look()
@@ -456,7 +456,7 @@ def test_who_is_refused_hears_why(
 
 def test_what_is_taken_over_keeps_its_times(unanswered: tuple[Outage, threading.Event]) -> None:
     watched, _ = unanswered
-    former = Outage("The former server", unavailable)
+    former = Outage("The former server", unavailable, SLACK)
     former.postpone(lambda: None, after=LONG, within=2 * LONG)
     former.postpone(lambda: None, after=0.0, within=LONG)
     before = {(item.due, item.until) for item in former._postponed}
@@ -530,30 +530,53 @@ def test_nobody_pauses_between_what_is_left_at_the_close(
 
 
 @pytest.mark.parametrize(
-    ("answers", "usual", "overtaken", "silent"),
+    ("answers", "overtaken", "silent"),
     [
-        pytest.param(True, 0.3, True, False, id="the connection is dead"),
-        pytest.param(False, 0.3, False, True, id="the server is"),
-        pytest.param(False, None, False, False, id="it had less time than an answer may take"),
+        pytest.param(True, True, False, id="the connection is dead"),
+        pytest.param(False, False, True, id="the server is"),
     ],
 )
 def test_a_request_without_an_answer_asks_why(
-    unanswered: tuple[Outage, threading.Event], answers: bool, usual: float | None, overtaken: bool, silent: bool
+    unanswered: tuple[Outage, threading.Event], answers: bool, overtaken: bool, silent: bool
 ) -> None:
     watched, answering = unanswered
     if answers:
         answering.set()
     begun, never = now(), threading.Event()
-    assert watched.overtakes(never.wait, begun + (2.0 if answers else 0.3), usual) is overtaken
+    assert watched.overtakes(never.wait, begun + (2.0 if answers else 0.3), watched.timeout) is overtaken
     assert watched.silent is silent
     assert watched._asked > begun, "a fresh connection was tried"
+
+
+def wait_in_vain(watched: Outage, seconds: float) -> None:
+    watched.overtakes(threading.Event().wait, now() + 0.01, seconds)
+
+
+def connect_in_vain(watched: Outage, seconds: float) -> None:
+    drive(watched.in_vain(IN_VAIN, seconds, THREADS, None))
+
+
+def begin(watched: Outage, seconds: float) -> None:
+    watched.begin(IN_VAIN, seconds)
+
+
+@pytest.mark.parametrize("given", [None, 0.4, 0.1, 0.01], ids=["all", "more", "as many", "fewer"])
+@pytest.mark.parametrize("fails", [wait_in_vain, connect_in_vain, begin])
+def test_a_request_that_had_fewer_seconds_than_an_answer_may_take_says_nothing_of_the_server(
+    unanswered: tuple[Outage, threading.Event], fails: Callable[[Outage, float], None], given: float | None
+) -> None:
+    """A late renewal has milliseconds: the server counted as silent, and all that wanted a lock were refused."""
+    watched, _ = unanswered
+    watched.timeout = 0.1
+    fails(watched, watched.seconds_for(given))
+    assert watched.silent is (given != 0.01)
 
 
 def test_a_request_that_is_answered_in_half_of_its_time_asks_nobody(unanswered: tuple[Outage, threading.Event]) -> None:
     watched, _ = unanswered
     there = threading.Event()
     there.set()
-    assert not watched.overtakes(there.wait, now() + LONG, LONG)
+    assert not watched.overtakes(there.wait, now() + LONG, SLACK)
     assert watched._asked == float("-inf")
     assert not watched.silent
 
@@ -570,7 +593,7 @@ def test_an_answer_that_comes_late_is_one(unanswered: tuple[Outage, threading.Ev
             eventually(lambda: watched.answered(watched._asked), "the other answer is there", SOON)
         return len(looks) > 1
 
-    assert not watched.overtakes(comes, now() + LONG, LONG)
+    assert not watched.overtakes(comes, now() + LONG, SLACK)
 
 
 def test_an_answer_that_others_hold_up_is_waited_for_to_the_end(unanswered: tuple[Outage, threading.Event]) -> None:
@@ -584,10 +607,10 @@ def test_an_answer_that_others_hold_up_is_waited_for_to_the_end(unanswered: tupl
         looks.append(True)
         return len(looks) == 5
 
-    assert not watched.overtakes_late(comes, now() + LONG, LONG, held_up=True)
+    assert not watched.overtakes_late(comes, now() + LONG, SLACK, held_up=True)
     assert len(looks) == 5
     looks.clear()
-    assert watched.overtakes_late(comes, now() + LONG, LONG)
+    assert watched.overtakes_late(comes, now() + LONG, SLACK)
     assert len(looks) == 2, "after the one that found the other answer there"
 
 
@@ -599,8 +622,9 @@ def test_where_no_connection_opens_a_fresh_one_decides(
     watched, answering = unanswered
     if answers:
         answering.set()
+    watched.timeout = SOON * 2 if answers else 0.2
     asked = watched.ask() if earlier else None
-    drive(watched.in_vain(IN_VAIN, SOON if answers else 0.1, THREADS, asked))
+    drive(watched.in_vain(IN_VAIN, None, THREADS, asked))
     assert watched.silent is not answers
     if earlier:
         assert watched._asked == asked, "it is not asked once more"

@@ -52,7 +52,7 @@ class SQLBackend(BlockingBackend):
         self.makes_tables = config.options.get("create") is not False
         self._tables = Tables(self._address.dialect, self._address.schema)
         self._wakeups = Wakeups()
-        self._outage = Outage(self._address.name, self._probe)
+        self._outage = Outage(self._address.name, self._probe, self._address.timeout)
         self._requests = self._database(self._address.max_connections)
         self._renewals = self._database(RENEWAL_CONNECTIONS, patient=True)
         self._reserve = self._database(RESERVE_CONNECTIONS)

@@ -190,9 +190,7 @@ class Database:
                     or (kind != "again" and tried > 1)
                     or (kind == "silent" and not self._answers(seconds / 2))
                 ):
-                    raise self._translated(
-                        undone.error, undone.fault, seconds >= self.address.timeout
-                    ) from undone.error
+                    raise self._translated(undone.error, undone.fault, seconds) from undone.error
                 if kind == "no_table":
                     self.create_tables()
                 elif kind == "again":
@@ -242,7 +240,7 @@ class Database:
             if self._nothing_done(fault, transaction, create, lent.was_idle):
                 raise _Undone(error, fault) from error
             # A COMMIT waits for no row; and while the server is silent one that hangs keeps its place.
-            raise self._translated(error, fault, hangs or seconds >= self.address.timeout) from error
+            raise self._translated(error, fault, None if hangs else seconds) from error
         finally:
             _this_thread.depth = around  # before any call, after which an exception may come
             if hangs:
@@ -315,7 +313,7 @@ class Database:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("gone", "cannot be reached")
-            told = self._translated(error, fault, True)
+            told = self._translated(error, fault)
             raise (Unopened(str(told)) if isinstance(told, Locked) else told) from error
         except (RuntimeError, TypeError) as error:
             # Of PyMySQL: what a password needs beside it; a keyword it has not. Of pytest-django: a test has no mark.
@@ -344,15 +342,14 @@ class Database:
             self.on_left()
         return fault
 
-    def _translated(self, error: Exception, fault: Fault, in_full: bool) -> DistLockError:
+    def _translated(self, error: Exception, fault: Fault, seconds: float | None = None) -> DistLockError:
         """The error for our caller; the driver's own stays behind it as ``__cause__``.
 
-        ``in_full``: it had all the time that an answer may take. Else no answer says nothing of the server: a late
-        renewal has milliseconds, and its row may be locked.
+        ``seconds`` that there were for an answer; None: all that it may take.
         """
         words = _words(error)
-        if fault.kind == "silent" and in_full and self._outage is not None:
-            self._outage.begin(NoAnswer(words))
+        if fault.kind == "silent" and self._outage is not None:
+            self._outage.begin(NoAnswer(words), seconds)
         text = f"{self.address.name} {fault.meaning or 'broke the connection'} ({words})."
         if fault.kind == "no_table":
             return ConfigurationError(f"{text[:-1]}: {self.address.remedy}.")

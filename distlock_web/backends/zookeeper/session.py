@@ -68,7 +68,7 @@ class Session:
     def __init__(self, address: ZooAddress, on_change: Callable[[], None]) -> None:
         self.address = address
         self.clock = ServerClock()
-        self.outage = Outage(address.name, self._probe)
+        self.outage = Outage(address.name, self._probe, address.timeout)
         self._on_change = on_change
         self._client: Client | None = None
         self._connected = threading.Event()
@@ -103,16 +103,16 @@ class Session:
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
             self.outage.refuse_if_silent(begun=True)
-        usual = self.address.timeout if timeout is None or timeout >= self.address.timeout else None
-        until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
+        seconds = self.outage.seconds_for(timeout)
+        until = now() + seconds
         client = self._running()
         if not self._connected.is_set():
-            self.outage.overtakes(self._connected.wait, until, usual)
+            self.outage.overtakes(self._connected.wait, until, seconds)
             if not self._connected.wait(max(0.0, until - now())):  # kazoo connects to it by itself
                 raise BackendUnavailable(f"{self.address.name} cannot be reached.")
         connection = client.connection
         pending = [request(client) for request in requests]
-        if pending and self.outage.overtakes(pending[-1].wait, until, usual):
+        if pending and self.outage.overtakes(pending[-1].wait, until, seconds):
             self._drop(client, connection)
         return [self._answer(result, until) for result in pending]
 

@@ -55,7 +55,7 @@ class LoopConnection:
             connection = await self._address.aconnect()
         except TIMEOUTS as error:
             # Where it answers it was our event loop that was late.
-            await self._outage.in_vain(error, timeout / 2, TASKS, asked[0] if asked else None)
+            await self._outage.in_vain(error, None, TASKS, asked[0] if asked else None)
             raise
         finally:
             timer.cancel()

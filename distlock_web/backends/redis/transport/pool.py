@@ -86,7 +86,7 @@ class ConnectionPool(Pool[Connection]):
         if not self._patient:
             self._outage.refuse_if_silent()
         if timeout is not None:
-            timeout = min(timeout, self.address.kwargs["socket_timeout"])
+            timeout = self._outage.seconds_for(timeout)
         try:
             connection = self.idle.pop()
         except IndexError:
@@ -116,14 +116,12 @@ class ConnectionPool(Pool[Connection]):
 
     def _in_vain(self, timeout: float | None, error: BaseException) -> None:
         """To connect has timed out, or redis-py's own PING (health_check_interval), or to write."""
-        most = self.address.kwargs["socket_timeout"]
-        if isinstance(error, TIMEOUTS) and (timeout is None or timeout >= most):  # else it says nothing of the server
-            drive(self._outage.in_vain(error, most / 2, THREADS))
+        if isinstance(error, TIMEOUTS):
+            drive(self._outage.in_vain(error, timeout, THREADS, None))
 
     def read_late(self, connection: Connection, held_up: bool = False) -> Reply:
         """Half of the time is over. ``held_up``: replicas may hold up the answer."""
-        most = self.address.kwargs["socket_timeout"]
-        seconds = connection.timeout or most
+        seconds = self._outage.seconds_for(connection.timeout)
         replies: list[Reply] = []
 
         def comes(within: float) -> bool:
@@ -133,7 +131,7 @@ class ConnectionPool(Pool[Connection]):
                 return False
             return True
 
-        dead = self._outage.overtakes_late(comes, now() + seconds / 2, most if seconds >= most else None, held_up)
+        dead = self._outage.overtakes_late(comes, now() + seconds / 2, seconds, held_up)
         if replies:
             return replies[0]
         connection.judged = True

@@ -39,7 +39,7 @@ class Server:
     def __init__(self, address: RedisAddress, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
         self.address = address
         self.answer_timeout = float(address.kwargs["socket_timeout"])
-        self.outage = Outage(address.name, partial(ping, address))
+        self.outage = Outage(address.name, partial(ping, address), self.answer_timeout)
         self.listener = Listener(address, self._give_up)
         self.pool = ConnectionPool(address, self.outage)
         self.ambiguous: set[str] = set()  #: tokens of which a copy of the acquisition may still be on its way

@@ -54,7 +54,7 @@ class Server:
     def __init__(self, host: str, port: int, timeout: float) -> None:
         self.host, self.port, self.timeout = host, port, timeout
         self.name = f"etcd at {host}:{port}"
-        self.outage = Outage(self.name, self._probe)
+        self.outage = Outage(self.name, self._probe, timeout)
         self._probing = Connections(self, 1)
 
     def connect(self, timeout: float | None = None) -> HTTPConnection:
@@ -63,7 +63,7 @@ class Server:
             connection.connect()
         except OSError as error:
             if isinstance(error, TimeoutError):
-                self.outage.begin(error)
+                self.outage.begin(error, timeout)
             raise BackendUnavailable(f"{self.name} cannot be reached ({error}).") from error
         return connection
 
@@ -96,7 +96,7 @@ class Connections:
         server, is_probe = self.server, self is self.server._probing
         if timeout is None and not is_probe:
             server.outage.refuse_if_silent(begun=True)
-        seconds = server.timeout if timeout is None else min(timeout, server.timeout)
+        seconds = server.outage.seconds_for(timeout)
         until, usable = now() + seconds, False
         try:
             lent = self._pool.borrow(seconds)
@@ -109,7 +109,7 @@ class Connections:
             comes = partial(_is_readable, connection)
             if is_probe:
                 comes(until - now())
-            elif server.outage.overtakes(comes, until, seconds if seconds >= server.timeout else None):
+            elif server.outage.overtakes(comes, until, seconds):
                 raise ConnectionError("the connection is dead")
             connection.sock.settimeout(max(0.001, until - now()))
             response = connection.getresponse()
