@@ -154,7 +154,7 @@ def _place(spec: Spec) -> Spec:
     if len(spec.names) > 1:  # with other names beside one of these it is another run, which would not see the change
         raise ConfigurationError(f"unique(again=True) needs one key, and {spec.function} has {len(spec.names)}.")
     names = tuple(f"{spec.prefix}{_QUEUED}{name.removeprefix(spec.prefix)}" for name in spec.names)
-    return spec._replace(names=names, limit=1, max_waiters=None, renew=False)
+    return spec._replace(names=names, limit=1, renew=False)
 
 
 def unique(task: Any, *, transit: Duration = "1h", again: bool = False) -> Unique:
