@@ -86,7 +86,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "sharing": (
         r"shared|SHARED|limited|at_once|sharing",
-        "locks/options locks/engine locks/reentry web/error_responses ops/held_locks web/lock_presenter cli/held",
+        "locks/options locks/reentry web/error_responses ops/held_locks web/lock_presenter cli/held",
     ),
     "commit": (
         r"transaction_begun|before_judging|before_commit|rolled_back|record_within|store_in|CallersTransaction",
@@ -99,12 +99,11 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "hold_at_least": (
         r"hold_at_least|keep_for|keep_until",
-        "locks/options locks/scope locks/hold locks/ending locks/handover locks/commit locks/call locks/once "
-        "django/locked_views celery",
+        "locks/kept locks/options locks/scope locks/hold locks/ending locks/handover django/locked_views celery",
     ),
     "max_waiters": (
         r"max_waiters",
-        "locks/options locks/scope locks/engine locks/reentry locks/refused locks/once django/save_once celery",
+        "locks/options locks/scope locks/engine locks/reentry locks/refused locks/once django/save_once",
     ),
 }
 NOT_COUNTED = ("backends/", "kit/", "testing/", "core/backend.py", "core/runtime.py")

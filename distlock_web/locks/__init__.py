@@ -20,6 +20,7 @@ The rooms, each of one feature that the way of a lock passes by::
     reentry.gate      in which its siblings take turns
     reentry.sharing   what a call chain may want that is one of several holders
     handover          detach, the ticket, and who takes on with it
+    kept              how long a lock stays taken after a success: hold_at_least, and the record of once
     commit            what until="commit" does with a lease
     open_transaction  the warning of a transaction of other code's
 

@@ -34,7 +34,7 @@ from ..core.config import StoreConfig
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from ..core.setting import check_plain, refuse_coroutine
-from . import ending, engine, hooks, refused
+from . import ending, engine, hooks, kept, refused
 from .call_options import check_call_options
 from .events import log_fields
 from .function_names import bound_method
@@ -419,11 +419,11 @@ class Call:
         """
         self._refuse_unlocked(result)
         once, scope = self.locked.once, self.scope
-        if once is None and not scope.keep_for:
+        if once is None and not kept.leaves_something(scope):
             return
         is_undone = scope.settle is not None and not scope.settle(result)
         if is_undone or not self._succeeded(result):
-            scope.keep_for = 0.0  # free as soon as it is released
+            kept.leave_nothing(scope)
             if once is not None and self.locked.transactions is not None:
                 raise _NoSuccess(result)
         elif once is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from ..core.backend import CallersTransaction
 from ..core.errors import ConfigurationError
 from ..core.runtime import now
+from . import kept
 from .lease import Lease, scope_of
 from .scope import Scope
 
@@ -64,8 +65,7 @@ def before_commit(lease: Lease, transactions: Sequence[CallersTransaction]) -> N
 
 def rolled_back(lease: Lease) -> None:
     """Without an exception: what was done is undone. Nothing is recorded, and the lock is free at its release."""
-    scope = scope_of(lease)
-    scope.record, scope.keep_for = None, 0.0
+    kept.leave_nothing(scope_of(lease))
 
 
 def store_in(scope: Scope, transactions: Sequence[CallersTransaction]) -> CallersTransaction | None:
@@ -84,7 +84,7 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
     backend = scope.spec.store.backend
     (hold,) = scope.acquired
     since = now()
-    cooldown = hold.since + scope.keep_for - since
+    cooldown = kept.until(scope, hold) - since
     if scope.record is None or cooldown <= 0:  # it took longer than it stays done
         return
     loss = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)

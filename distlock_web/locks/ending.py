@@ -31,6 +31,7 @@ from ..core import integrations
 from ..core.backend import Loss, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now
+from . import kept
 from .completion import cancel_quietly, note_unreleased, shielded, undo
 from .hold import Hold
 from .open_transaction import warn_once
@@ -133,12 +134,9 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
                 await cancel_quietly(scope, claim, port)
                 hold.cancelled()
             continue
-        cooldown, record, until = 0.0, None, hold.keep_until
-        if success and scope.keep_for:  # so long it stays taken in all
-            until = max(until, hold.since + scope.keep_for)
-        if until:
-            cooldown = max(0.0, until - now())
-            record = scope.record if success and cooldown else None
+        cooldown, record = 0.0, None
+        if scope.keep_for or hold.keep_until:
+            cooldown, record = kept.at_release(scope, hold, success)
         failed: DistLockError | None = None
         loss: LossReason | None
         try:

@@ -15,6 +15,7 @@ from .call import Call, LockedFunction, decorator
 from .call_options import CALL_OPTIONS, CallOptions, take_key
 from .events import log_fields
 from .hooks import Asked, Integration
+from .kept import leave_record
 from .key_templates import KeyInFront
 from .lease import OnLost
 from .open_transaction import open_transaction
@@ -195,8 +196,8 @@ class Once:
                     call.locked.name, why, extra=scope.log_fields("done"),
                 )  # fmt: skip
         assert scope.asked is not None  # noqa: S101 - `ask` has said it
-        scope.record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
-        scope.keep_for = self.keep
+        record = Record(scope.asked, kept, packed).dumps(scope.spec.store.config.format)
+        leave_record(scope, record, self.keep)
 
 
 async def whose_record(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:

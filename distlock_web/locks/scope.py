@@ -204,11 +204,6 @@ class Scope:
             for turn in self.reentered:
                 turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)
 
-    def leave_no_record(self) -> None:
-        """Of ``once``: its end leaves nothing, and the next call runs. ``hold_at_least`` of a plain lock stays."""
-        if self.record is not None:
-            self.record, self.keep_for = None, 0.0
-
     def let_go(self) -> None:
         """It is renewed no more, and leaves the holds of the blocks around: those are those blocks' business."""
         if self._unwatch is not None:

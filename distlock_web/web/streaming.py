@@ -31,6 +31,7 @@ from ..core.process import check_process
 from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import in_event_loop
 from ..locks import ending, watchdog
+from ..locks.kept import leave_no_record
 from ..locks.lease import Lease, scope_of
 from ..locks.records import Record
 from ..locks.reentry import chain
@@ -81,7 +82,7 @@ class StreamLock:
 
     def leave_no_record(self) -> None:
         """It was not done: its end leaves nothing, and it is done again."""
-        self._scope.leave_no_record()
+        leave_no_record(self._scope)
 
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""

@@ -139,9 +139,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what is done is done again after half of its time": Mutant(
         "memory-once-24",
-        "locks/ending.py",
-        "until = max(until, hold.since + scope.keep_for)",
-        "until = max(until, hold.since + scope.keep_for / 2)",
+        "locks/kept.py",
+        "return hold.since + scope.keep_for",
+        "return hold.since + scope.keep_for / 2",
     ),
     "who is told that it is done hears of the one before": Mutant(
         "redis-once-0",
