@@ -90,7 +90,7 @@ def new_ident() -> str:
     return secrets.token_hex(Token.STORE_DIGITS // 2)
 
 
-def new_token(ident: str = new_ident(), limit: int = 1) -> Token:
+def new_token(ident: str = new_ident(), *, limit: int = 1) -> Token:
     """For one acquisition, by the running request, that lets so many hold the lock."""
     token = Token(ident + request_token() + os.urandom(6).hex())
     return token if limit == 1 else token.limited(limit)

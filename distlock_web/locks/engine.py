@@ -87,7 +87,7 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
 async def _take(scope: Scope, port: Port, name: str) -> None:
     """Take one name from the store, with a fresh claim."""
     spec = scope.spec
-    token = new_token(spec.store.ident, spec.limit)
+    token = new_token(spec.store.ident, limit=spec.limit)
     claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters, bool(scope.asked))
     refused: BaseException | None = None
     try:
