@@ -2,12 +2,9 @@
 
 local GRACE = 15000   -- ms that a line outlives the next question of its waiters
 
--- Whether a process stands in the queue and listens. Else it has most likely died: it would stay there until the lock is
--- handed over, and each question would go through it. As there, its line stays: its next waiter that asks restores its place.
-local function stands(process)
-  if listens(process) then
-    return true
-  end
+-- A process that does not listen has most likely died: it would stand in the queue until the lock is handed over, and each
+-- question would go through it. As there, its line stays: its next waiter that asks restores its place.
+local function drop(process)
   call('ZREM', QUEUE, process)
 end
 
@@ -22,8 +19,12 @@ local function is_full(lock, process, entry, place, most)
   local processes = call('ZRANGE', QUEUE, '0', '-1')
   table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
   for _, other in ipairs(processes) do
-    if not seen[other] and stands(other) then
-      count = count + call('ZCARD', QUEUE .. ':' .. other)
+    if count < most and not seen[other] then
+      if listens(other) then
+        count = count + call('ZCARD', QUEUE .. ':' .. other)
+      else
+        drop(other)
+      end
     end
     seen[other] = true
   end
@@ -31,7 +32,7 @@ local function is_full(lock, process, entry, place, most)
 end
 
 -- The entry stands in the line of its process, at `place` unless it has one. It may sleep for `recheck` ms as far as the
--- lock is concerned. Answers for how long it may as far as the queue is, and its place.
+-- lock is concerned. Answers for how long it may as far as the queue is, its place, and whether its process listens.
 local function join_queue(process, entry, place, recheck)
   local line = QUEUE .. ':' .. process
   if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
@@ -40,22 +41,24 @@ local function join_queue(process, entry, place, recheck)
   -- A key that was just made has no TTL: then no other is in it.
   local line_left = call('PTTL', line)
   local behind = line_left < 0 and 0 or call('ZRANK', line, entry)
-  if behind == 0 then
-    call('ZADD', QUEUE, format('%d', place), process) -- a process stands where its first waiter does
-  elseif not call('ZSCORE', QUEUE, process) then
-    set_place(process)
+  local ahead = behind > 0 and call('ZRANK', QUEUE, process)
+  if not ahead then -- a process stands where its first waiter does; it may have stood aside
+    call('ZADD', QUEUE, behind == 0 and format('%d', place) or place_of(process), process)
   end
+  local queue_left = call('PTTL', QUEUE)
+  ahead = ahead or (queue_left < 0 and 0 or call('ZRANK', QUEUE, process))
   -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
   -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
-  local queue_left = call('PTTL', QUEUE)
-  local ahead = (queue_left < 0 and 0 or call('ZRANK', QUEUE, process)) + behind
-  recheck = recheck + math.min(ahead, 1000)
+  recheck = recheck + math.min(ahead + behind, 1000)
   live_at_least(QUEUE, live_at_least(line, recheck + GRACE, line_left), queue_left)
-  -- So that a third of them, at most, has died: one that makes them more comes behind others.
-  for _, other in ipairs(ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}) do
-    if other ~= process then
-      stands(other)
+  -- So that a third of the processes, at most, has died: one that makes them more comes behind others.
+  local some = ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}
+  table.insert(some, process)
+  local heard = listening(some)
+  for _, other in ipairs(some) do
+    if other ~= process and not heard[other] then
+      drop(other)
     end
   end
-  return recheck, place
+  return recheck, place, heard[process]
 end

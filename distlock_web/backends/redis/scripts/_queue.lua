@@ -40,13 +40,27 @@ end
 
 -- Where a process is told. In a cluster that is a channel for each node, for PUBLISH reaches the subscribers of all: only
 -- who listens here is told here, and hears it from here alone.
+local node = not string.find(INDEX, '{', 1, true) and ''
 local function channel(process)
-  local name = 'distlock:wake:' .. process
-  return string.find(INDEX, '{', 1, true) and name .. ':' .. call('CLUSTER', 'MYID') or name
+  node = node or ':' .. call('CLUSTER', 'MYID')
+  return 'distlock:wake:' .. process .. node
 end
 
 local function listens(process)
   return call('PUBSUB', 'NUMSUB', channel(process))[2] > 0
+end
+
+-- The same of a few, in one call: a table of those that listen.
+local function listening(processes)
+  local channels, found = {}, {}
+  for i, process in ipairs(processes) do
+    channels[i] = channel(process)
+  end
+  local counts = call('PUBSUB', 'NUMSUB', unpack(channels))
+  for i, process in ipairs(processes) do
+    found[process] = counts[2 * i] > 0
+  end
+  return found
 end
 
 -- A message to one waiter: "token fence at name" of a grant, '-' for both numbers where it shall ask. One that is lost

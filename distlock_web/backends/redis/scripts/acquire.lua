@@ -111,9 +111,9 @@ if admits(lock, token) then
 end
 
 local remaining = free_in(lock, limit_of(token), now)
-if not free then
-  local ends = now + (lock.shares and math.max(call('PTTL', N), 1) or remaining) * 1000
-  call('ZADD', INDEX, 'GT', format('%d', ends), N) -- it is not listed, or was put too early by this
+local known_until = lock.shares and lock.last or now + remaining * 1000
+if not free and known_until >= now + expire * 1000 then
+  call('ZADD', INDEX, 'GT', format('%d', known_until), N) -- the ZADD above may have put it earlier
 end
 
 -- include: _join
@@ -128,5 +128,5 @@ if join == '0' or (max_waiters and is_full(lock, process, entry, place, tonumber
   return taken(lock, remaining)
 end
 contend(lock)
-local recheck, stands_at = join_queue(process, entry, tonumber(place) or now, math.min(remaining, tonumber(expire)))
-return {0, now, recheck, remaining, stands_at, listens(process) and 0 or 1, lock.holder, now - lock.since}
+local recheck, stands_at, heard = join_queue(process, entry, tonumber(place) or now, math.min(remaining, tonumber(expire)))
+return {0, now, recheck, remaining, stands_at, heard and 0 or 1, lock.holder, now - lock.since}
