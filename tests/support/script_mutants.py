@@ -209,8 +209,8 @@ REDIS: dict[str, ScriptMutant] = {
     ),
     "a lock in cooldown is shown as held": ScriptMutant(
         "_queue",
-        "    lock.state = 'cooldown'\n",
-        "    lock.state = 'held'\n",
+        "  lock.state = 'cooldown'\n",
+        "  lock.state = 'held'\n",
         "test_a_lock_in_cooldown_is_not_free_for_its_time",
     ),
     "whoever is waited for holds nothing": ScriptMutant(

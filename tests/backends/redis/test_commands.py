@@ -71,6 +71,47 @@ def claim_of(name: str) -> Claim:
     return Claim(f"disLock:{name}", new_token(), 30.0, "a holder")
 
 
+async def several_processes(harness: Harness, client: redis.Redis, transcript: Transcript) -> None:
+    """What they cost that want one lock at once, and what threads of one process do."""
+    port = harness.port
+    first, *others = (letter * 16 for letter in "abcd")
+
+    def claim(process: str, number: int = 0) -> Claim:
+        return claim_of("many")._replace(token=new_token(process).limited(number) if number else new_token(process))
+
+    with client.pubsub() as listening:  # type: ignore[no-untyped-call]
+        listening.subscribe(*(f"distlock:wake:{process}" for process in (first, *others)))
+        for _ in range(4):
+            assert listening.get_message(timeout=5)
+        held, *waiting = (claim(process) for process in (first, *others))
+        await port.acquire(held, 0)
+        for each in waiting[:2]:
+            await port.acquire(each, 60)
+        async with transcript.of("A process queues behind two others"):
+            await port.acquire(waiting[2]._replace(expire=60.0), 60)  # longer than the holder's: the listing is right
+        async with transcript.of("It is handed to the first of three processes"):
+            await port.release(held)
+        for each in waiting:
+            await port.release(each)
+        threads = [claim(first) for _ in range(3)]
+        for each in threads:
+            await port.acquire(each, 60)
+        await port.release(threads[0])
+        async with transcript.of("It is handed on inside a process"):
+            await port.release(threads[1])
+        async with transcript.of("A thread queues behind others of its process"):
+            await port.acquire(again := claim(first)._replace(expire=60.0), 60)
+        for each in (threads[2], again):
+            await port.release(each)
+        places = [claim(process, 2) for process in (first, *others[:2])]
+        for each in places:
+            await port.acquire(each, 60)
+        async with transcript.of("One of two places is handed on"):
+            await port.release(places[0])
+        for each in places[1:]:
+            await port.release(each)
+
+
 @in_both_modes
 async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
     transcript = Transcript(redis_client)
@@ -120,6 +161,7 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
     async with transcript.of("Both are given back"):
         for place in places:
             await harness.release(place)
+    await several_processes(harness, redis_client, transcript)
     finished, again = (claim_of("once") for _ in range(2))
     async with transcript.of("What is done once, and asked for again"):
         await harness.port.acquire(finished, 0)

@@ -74,7 +74,7 @@ MUTANTS: dict[str, Mutant] = {
     "fences are the time, also where a clock was set back": Mutant(
         "redis-4",
         f"{_SCRIPTS}/_state.lua",
-        "math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
+        "math.max(now, floor + 1)",
         "now",
     ),
     "a waiter that is handed the lock stays in the queue": Mutant(

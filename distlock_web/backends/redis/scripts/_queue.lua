@@ -12,6 +12,11 @@ local function contend(lock)
   end
 end
 
+-- In how many ms the lease ends that those who wait know of; nil: none waits.
+local function known_to_others(lock)
+  return lock.state ~= 'held' and call('PTTL', N) or nil
+end
+
 -- Where the first waiter of a process stands; nil: none of it waits.
 local function place_of(process)
   return call('ZRANGE', QUEUE .. ':' .. process, '0', '0', 'WITHSCORES')[2]
@@ -95,6 +100,25 @@ local function nudge(known, lock)
   end
 end
 
+-- The first two processes of the queue. That of the owner who has gone (`lock.aside`) takes part again, by the place of its
+-- first waiter: where that is in front it need not come into the queue, which it would leave at once.
+local function heads(lock)
+  local first, at, second = unpack(call('ZRANGE', QUEUE, '0', '1', 'WITHSCORES'))
+  if not (lock and lock.aside) then
+    return first, second
+  end
+  local own, place = unpack(lock.aside)
+  lock.aside = nil
+  if first == own then
+    return first, second
+  elseif not first or tonumber(place) < tonumber(at) then
+    return own, first
+  end
+  allow_writes()
+  stand_at(place, own)
+  return first, own
+end
+
 -- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
 -- a new fence; then they are told. No waiter hears of a grant that was not made: who listens is asked before, and only of this
 -- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is. Answers the lock,
@@ -104,16 +128,16 @@ end
 -- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well. One that shares the
 -- lock stands aside when its lease has ended so.
 local function hand_over(lock, known, entry)
+  local process, more = heads(lock)
   local together = false
-  while true do
-    local process, more = unpack(call('ZRANGE', QUEUE, '0', '1'))
-    local line = process and QUEUE .. ':' .. process
-    local head = process and (entry or (lock and lock.shares)) and call('ZRANGE', line, '0', '0')[1]
+  while process do
+    local line = QUEUE .. ':' .. process
+    local head = (entry or (lock and lock.shares)) and call('ZRANGE', line, '0', '0')[1]
     local asking = head and head == entry
     -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
-    local hears = process and not asking and listens(process)
+    local hears = not asking and listens(process)
     local others = hears and head and not admits(lock, head)
-    if not process or asking or others then
+    if asking or others then
       if known and lock and lock.shares then
         nudge(known, lock)
       end
@@ -128,7 +152,7 @@ local function hand_over(lock, known, entry)
       local fence
       if together then
         lock, fence = join_shares(lock, token, expire, 'granted', holder)
-        set_place(process)
+        more = set_place(process) or more
       else
         fence = own(lock, token, expire, 'granted', holder)
         lock = {state = 'granted'}
@@ -141,25 +165,32 @@ local function hand_over(lock, known, entry)
         return lock, true
       end
     end
+    if not more then
+      return lock
+    end
+    process, more = heads(lock)
   end
+  return lock
+end
+
+-- Whether another has the lock from now on, which its owner has released, or was revoked from.
+local function pass_on(lock)
+  -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is no other.
+  if lock.state == 'revoked' and not is_free(hand_over(lock)) then
+    return true
+  end
+  local process = string.sub(lock.token, 1, 16)
+  local place = place_of(process)
+  lock.aside = place and {process, place}
+  return (place or lock.state ~= 'revoked') and not is_free(hand_over(lock))
 end
 
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
+  local alone = lock.state == 'held' -- else a claim may wait
   lock.state = state
-  -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is no other.
-  if state == 'revoked' and not is_free(hand_over(lock)) then
-    return
-  end
-  local process = string.sub(lock.token, 1, 16)
-  local place = place_of(process)
-  if place then
-    allow_writes()
-    stand_at(place, process)
-  end
-  if is_free(hand_over(lock)) then
-    call('ZREM', INDEX, N) -- a lock that was handed over stays listed
-    forget(lock, state, ms)
+  if alone or not pass_on(lock) then
+    forget(lock, ms)
   end
 end
 
@@ -170,7 +201,7 @@ local function let_go_share(lock, token, state, ms)
   if ms > 0 then
     lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
   end
-  keep_shares(lock)
+  lock.kept = known.last
   local process = string.sub(token, 1, 16)
   if state ~= 'revoked' then
     set_place(process)
@@ -179,6 +210,9 @@ local function let_go_share(lock, token, state, ms)
   end
   lock.leaver = ms == 0 and token or nil
   lock = hand_over(lock, known)
+  if lock.shares and lock.last ~= lock.kept then
+    keep_shares(lock)
+  end
   if is_free(lock) then
     call('ZREM', INDEX, N)
   end
@@ -192,11 +226,13 @@ local function cool_down(lock, token, ms)
     lock = put(put(lock, token), token, share)
     keep_shares(lock)
     nudge(known, lock)
-  else
-    local known = call('PTTL', N)
-    lock.state = 'cooldown'
-    write(lock, ms)
-    list(ms)
+    return
+  end
+  local known = known_to_others(lock)
+  lock.state = 'cooldown'
+  write(lock, ms)
+  list(lock, ms)
+  if known then
     set_place(string.sub(token, 1, 16))
     nudge(known, ms)
   end

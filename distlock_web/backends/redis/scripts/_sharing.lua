@@ -87,6 +87,7 @@ local function live_as_long_as(lock)
   if lock.last > 0 then
     local ms = math.max(1, math.ceil((lock.last - clock()) / 1000))
     call('PEXPIRE', N, format('%d', ms))
+    lock.kept = lock.last
     return ms
   end
 end
@@ -95,7 +96,7 @@ end
 local function keep_shares(lock)
   local ms = live_as_long_as(lock)
   if ms then
-    list(ms)
+    list(lock, ms)
   end
 end
 

@@ -8,17 +8,21 @@ local function allow_writes()
   call('ZREM', QUEUE, '-')
 end
 
--- The index outlives its last use by half a day at least, and all that it lists.
+-- The index outlives its last use by half a day at least, and all that it lists: so much more than that it has to live, for
+-- this is asked once in a quarter of a day.
 local function keep_index(ms)
-  if call('PTTL', INDEX) < ms + 43200000 then
+  if call('PTTL', INDEX) < ms + 64800000 then
     call('PEXPIRE', INDEX, format('%d', ms + 86400000))
   end
 end
 
--- For those who look: the lease ends in `ms`.
-local function list(ms)
-  call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
-  keep_index(ms)
+-- For those who look: the lease ends in `ms`. An index that is new, for it was evicted, has no TTL; else it has had that when
+-- the lock was taken, and again in a quarter of a day.
+local function list(lock, ms)
+  local added = call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
+  if added == 1 or tonumber(ms) > 60000 or clock() - lock.since > QUARTER then
+    keep_index(ms)
+  end
 end
 
 -- Answers for how long (ms) it lives now. `left`: what its PTTL has just been.
@@ -31,15 +35,20 @@ local function live_at_least(key, ms, left)
   return ms
 end
 
+local highest -- of all fences until now, where this script knows it
+
 -- The next fence, of a lease of `ms`: the time, or more than every fence before.
 local function next_fence(now, ms)
-  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
+  local floor = highest or -(call('ZSCORE', INDEX, FENCES) or 0)
+  local fence = math.max(now, floor + 1)
+  highest = fence
   -- By the fence: where the clock was set back, the mark must not move again without the floor. See acquire.lua.
   local quarter = format('-%d', fence / QUARTER)
   local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, quarter, MARK, quarter, DOUBLE)
-  if added == 4 or tonumber(ms) > 60000 or fence > now then -- it is new; or has to last for long
-    -- Where the clock was set back, the floor is known until it has come there again.
-    keep_index(math.max(tonumber(ms), (fence - now) / 1000))
+  -- Where the clock was set back, the floor is known until it has come there again.
+  local needed = math.max(tonumber(ms), (fence - now) / 1000)
+  if added == 4 or needed > 60000 then -- it is new; or has to last for long
+    keep_index(needed)
   end
   return fence
 end
@@ -88,19 +97,22 @@ local function text(lock)
   return format('%s %s %d %s %s %s', lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder)
 end
 
--- The lock with another token, state or holder, for `ms`. Its fence is kept. Never without a TTL: no time at all is one
--- millisecond.
+-- The lock with another token, state or holder, for `ms`, where the script has written. Its fence is kept. Never without a
+-- TTL: no time at all is one millisecond.
+local function rewrite(lock, ms)
+  call('SET', N, text(lock), 'PX', format('%d', math.max(1, ms)))
+end
+
 local function write(lock, ms)
-  local ttl = format('%d', math.max(1, ms))
   allow_writes()
-  call('SET', N, text(lock), 'PX', ttl)
+  rewrite(lock, ms)
 end
 
 -- Free from now on. For `ms` a tombstone keeps the last owner's token; 0: without one.
-local function forget(lock, state, ms)
+local function forget(lock, ms)
+  call('ZREM', INDEX, N) -- and what follows is allowed: see allow_writes
   if ms > 0 then
-    lock.state = state
-    write(lock, ms)
+    rewrite(lock, ms)
   else
     call('DEL', N)
   end

@@ -58,6 +58,9 @@ end
 if changed > 2 then -- the mark is one of them
   keep_index(tonumber(expire))
 end
+if changed > 1 then -- the floor is one of them: no fence before was as high
+  highest = now - 1
+end
 local process = string.sub(token, 1, 16)
 local entry = token .. ' ' .. expire .. ' ' .. holder
 local lock = read()
@@ -76,7 +79,7 @@ if lock and lock.token == token then
   if not holds(lock) then -- a copy of this that was lost on the way, after its owner gave the lock back
     return taken(lock, math.max(call('PTTL', N), 1))
   end
-  list(live_at_least(N, expire))
+  list(lock, live_at_least(N, expire))
   if lock.state == 'granted' then
     lock.state = 'contended' -- its owner knows: it is not given back as one without an owner
     call('SET', N, text(lock), 'KEEPTTL')

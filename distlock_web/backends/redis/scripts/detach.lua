@@ -11,11 +11,13 @@ if lock and lock.token == ARGV[2] then
 end
 local lost = loss(lock, ARGV[1])
 if lost == 0 then
-  local known = call('PTTL', N)
+  local known = known_to_others(lock)
   lock.token, lock.state = ARGV[2], 'transit'
   write(lock, ARGV[3])
-  list(ARGV[3])
-  set_place(string.sub(ARGV[1], 1, 16))
-  nudge(known, tonumber(ARGV[3]))
+  list(lock, ARGV[3])
+  if known then
+    set_place(string.sub(ARGV[1], 1, 16))
+    nudge(known, tonumber(ARGV[3]))
+  end
 end
 return lost

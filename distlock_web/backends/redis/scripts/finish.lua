@@ -12,15 +12,19 @@ local lost = loss(lock, token)
 if lost ~= 0 then
   return told_late(lock, token, lost)
 end
+local alone = lock.state == 'held' -- else a claim may wait
 lock.state, lock.holder = 'done', lock.holder .. '\n' .. record
-write(lock, ms)
-call('ZREM', INDEX, N)
+call('ZREM', INDEX, N) -- and what follows is allowed: see allow_writes
+rewrite(lock, ms)
 call('ZADD', DONE, format('%d', clock()), N)
 live_at_least(DONE, ms)
 for _, name in ipairs(call('ZRANDMEMBER', DONE, '3')) do -- so that a third of them, at most, has ended
   if redis.pcall('EXISTS', name) == 0 then
     call('ZREM', DONE, name)
   end
+end
+if alone then
+  return 0
 end
 -- All who wait are to ask, and are told so; also those of the owner's process, which may stand aside.
 local processes = call('ZRANGE', QUEUE, '0', '-1')
