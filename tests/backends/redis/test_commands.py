@@ -76,19 +76,21 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
     port = harness.port
     first, *others = (letter * 16 for letter in "abcd")
 
-    def claim(process: str, number: int = 0) -> Claim:
-        return claim_of("many")._replace(token=new_token(process).limited(number) if number else new_token(process))
+    def claim(process: str, number: int = 0, expire: float = 55.0) -> Claim:
+        token = new_token(process).limited(number) if number else new_token(process)
+        return claim_of("many")._replace(token=token, expire=expire)
 
     with client.pubsub() as listening:  # type: ignore[no-untyped-call]
         listening.subscribe(*(f"distlock:wake:{process}" for process in (first, *others)))
         for _ in range(4):
             assert listening.get_message(timeout=5)
-        held, *waiting = (claim(process) for process in (first, *others))
+        held, waiting = claim(first, expire=30.0), [claim(process) for process in others]
         await port.acquire(held, 0)
         for each in waiting[:2]:
             await port.acquire(each, 60)
+        await harness.store.renewal_port().extend([held._replace(expire=45.0)], PATIENCE)  # the queue lives on, too
         async with transcript.of("A process queues behind two others"):
-            await port.acquire(waiting[2]._replace(expire=60.0), 60)  # longer than the holder's: the listing is right
+            await port.acquire(waiting[2], 60)
         async with transcript.of("It is handed to the first of three processes"):
             await port.release(held)
         for each in waiting:
@@ -100,7 +102,7 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
         async with transcript.of("It is handed on inside a process"):
             await port.release(threads[1])
         async with transcript.of("A thread queues behind others of its process"):
-            await port.acquire(again := claim(first)._replace(expire=60.0), 60)
+            await port.acquire(again := claim(first, expire=58.0), 60)
         for each in (threads[2], again):
             await port.release(each)
         places = [claim(process, 2) for process in (first, *others[:2])]
@@ -142,8 +144,8 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
         await harness.release(await harness.acquire(the_lock(prefix="new:")))
     held = await harness.acquire(the_lock())
     async with transcript.of("A lock that is busy"):
-        with pytest.raises(LockBusy):
-            await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+        with pytest.raises(LockBusy):  # of one whose lease would be the longer: the listing need not be put right
+            await harness.unrelated(lambda: harness.acquire(the_lock(expire=40))).result()
     async with transcript.of("A lease is extended"):
         await harness.extend(held, 60)
     async with transcript.of("A lease is renewed"):
