@@ -47,17 +47,21 @@ class RedisPort(ListingVerbs):
     # To take it ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, claim: Claim, wait: float | None, place: int | None = None) -> Granted | Busy:
-        """``place``: where it stands in the queue, for it has waited before, at another node."""
-        if wait != 0:
-            return await self._join(claim, place)
-        waiter = self._listener.waiters.get(claim.token)  # it has waited before, and does so no more
-        answer = await self._ask(claim, waiter is not None, join=False)
-        if isinstance(answer, Taken):
-            self._give_up(claim)
-            return answer.busy
-        if waiter is not None:
-            self._listener.remove(claim.token)
-        return answer
+        """``place``: where it stands in the queue, for it has waited before, at another node.
+
+        It goes on to stand there: who asks without joining leaves, and while the slot moves no queue is made anew.
+        """
+        if wait == 0 or (place is None and not self._listener.ready):  # most locks are free: nobody has to listen
+            waited = claim.token in self._listener.waiters
+            answer = await self._ask(claim, waited, join=False)
+            if isinstance(answer, Granted):
+                if waited:
+                    self._listener.remove(claim.token)
+                return answer
+            if wait == 0 or answer.busy.final:
+                self._give_up(claim)
+                return answer.busy
+        return await self._join(claim, place)
 
     async def _ask(self, claim: Claim, waited: bool, join: bool, place: int | None = None) -> Granted | Taken:
         token, server = claim.token, self._server
@@ -81,10 +85,6 @@ class RedisPort(ListingVerbs):
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            if place is None:  # else it would leave its queue, and while the slot moves that may not be made anew
-                answer = await self._ask_for(waiter, None, join=False)
-                if isinstance(answer, Granted) or answer.final:
-                    return answer
             # The subscription comes before the place in the queue: no waiter may be woken that does not hear.
             try:
                 await listener.listen(self.runtime)
@@ -116,11 +116,11 @@ class RedisPort(ListingVerbs):
             waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
         return await self._ask_for(waiter, busy.memo)
 
-    async def _ask_for(self, waiter: Waiter, place: int | None, *, join: bool = True) -> Granted | Busy:
+    async def _ask_for(self, waiter: Waiter, place: int | None) -> Granted | Busy:
         """Ask as one that waits, if it has to."""
         claim, listener, since = waiter.claim, self._listener, now()
         try:
-            answer = await self._ask(claim, waiter.sent_at is not None, join, place)
+            answer = await self._ask(claim, waiter.sent_at is not None, join=True, place=place)
         except NotSent:
             # What was not asked is not cancelled: no waiter would be left for the listener to read for.
             if place is None:
@@ -130,11 +130,11 @@ class RedisPort(ListingVerbs):
             listener.remove(claim.token)
             return answer
         busy = answer.busy
-        if join and claim.max_waiters is not None and busy.memo is None and busy.record is None:
+        if claim.max_waiters is not None and busy.memo is None and busy.record is None:
             busy = busy._replace(full=True)
         if busy.final:
             self._give_up(claim)
-        elif join:
+        else:
             waiter.sent_at, waiter.server_time_us = since, answer.server_time_us
             if answer.unheard:
                 listener.reconnect_if_unheard(waiter)
@@ -173,14 +173,12 @@ class RedisPort(ListingVerbs):
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         token, server = claim.token, self._server
         cooldown_ms = _ms(cooldown) if cooldown else 0
-        args: tuple[str | int, ...]
+        script, keys = RELEASE, self._keys.of(claim.name)
+        last: str | int = TOMBSTONE_MS if token in server.ambiguous else 0
         if record is not None and cooldown:  # no tombstone: what is done has its token, and a late copy is told so
-            script, keys, args = FINISH, self._done_keys(claim.name), (token, cooldown_ms, record)
-        else:
-            script, keys = RELEASE, self._keys.of(claim.name)
-            args = (token, cooldown_ms, TOMBSTONE_MS if token in server.ambiguous else 0)
+            script, keys, last = FINISH, self._done_keys(claim.name), record
         try:
-            answer = await self._exchange.run(script, keys, args)
+            answer = await self._exchange.run(script, keys, (token, cooldown_ms, last))
         except BackendUnavailable:
             if not cooldown:
                 server.postpone(claim)  # it is over: no waiter needs to wait for the rest of its lease

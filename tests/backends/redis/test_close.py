@@ -40,11 +40,11 @@ def interpose(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str
     def mine() -> bool:
         return threading.current_thread().name == "waiter" and not done.is_set() and not done.set()
 
-    async def interposed(*args: Any, join: bool = True, **words: Any) -> Any:
+    async def interposed(*args: Any) -> Any:
         if when == "before" and mine():
             work()
-        answer = await method(*args, **({} if join else {"join": False}), **words)
-        if when == "after" and join and mine():
+        answer = await method(*args)
+        if when == "after" and mine():
             work()
         return answer
 
