@@ -32,6 +32,7 @@ class RedisBackend(Backend):
         self.server = Server(sentinel_address(config) or address(config), self._cancel)
         self._keys = OneIndex(config.prefix)
         self._sync_port = RedisPort(self.server, self.server.threads(), THREADS, self._keys)
+        self._async_port = RedisPort(self.server, self.server.tasks(), TASKS, self._keys)
         self._renewal_port = RedisPort(self.server, self.server.renewals(), THREADS, self._keys)
 
     def sync_port(self) -> RedisPort:
@@ -41,7 +42,7 @@ class RedisBackend(Backend):
         return self._renewal_port
 
     def async_port(self) -> RedisPort:
-        return RedisPort(self.server, self.server.tasks(), TASKS, self._keys)
+        return self._async_port  # the server finds the running loop's connection
 
     def close(self) -> None:
         self.server.close()

@@ -48,7 +48,7 @@ def abandon(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., None]]:
     caplog.set_level(logging.CRITICAL, "asyncio")
     loops.clear()
     backend: Any = registry().store("default").backend
-    backend.server._loops.clear()  # what it had open in them: collected here, and not in another test
+    backend.server.loops._by_loop.clear()  # what it had open in them: collected here, and not in another test
     gc.collect()
 
 

@@ -33,8 +33,7 @@ WAYS: dict[str, Callable[[Exchange], Awaitable[object]]] = {
 
 def connection_of_this_loop() -> LoopConnection:
     backend: Any = registry().store("default").backend
-    backend.async_port()
-    connection: LoopConnection = backend.server._loops[asyncio.get_running_loop()][0]
+    connection: LoopConnection = backend.server.loops._by_loop[asyncio.get_running_loop()]
     return connection
 
 
@@ -80,7 +79,7 @@ async def test_a_loop_that_ends_while_all_connections_are_let_go_of() -> None:
     backend: Any = registry().store("default").backend
     connection = connection_of_this_loop()
     stream: Any = connection._stream
-    backend.server._loops = {Ending(): (connection, None)}
+    backend.server.loops._by_loop = {Ending(): connection}
     await asyncio.to_thread(lambda: unrelated(KEY).release())
     backend.server._moved()
     assert not backend.server.pool.idle

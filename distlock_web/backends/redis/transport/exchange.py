@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
@@ -16,7 +16,7 @@ Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 class Line(Protocol):
     """An open connection, for one exchange. What it raises is one of ``FAILURES``."""
 
-    async def ask(self, packed: bytes) -> Reply:
+    def ask(self, packed: bytes) -> Awaitable[Reply]:
         """Write this, and read its one answer: ``ErrorReply`` as a value if it is an error."""
 
     def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
@@ -36,7 +36,7 @@ class Line(Protocol):
 
 
 class Lines(Protocol):
-    async def open(self, timeout: float | None) -> Line:
+    def open(self, timeout: float | None) -> Awaitable[Line]:
         """A line for one exchange, in which an answer may take so many seconds. Raises ``DistLockError``."""
 
 

@@ -1,18 +1,54 @@
-"""The way of event loops to the server: one connection for each loop."""
+"""The way of event loops to the server: one connection for each loop, opened in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 
 from ....core.errors import BackendUnavailable
-from ....core.runtime import TASKS
+from ....core.runtime import TASKS, lives_for_one_call
 from ....kit.outage import Outage
-from .address import RedisAddress
+from .address import RedisAddress, is_fake
 from .errors import FAILURES, TIMEOUTS, translated
-from .exchange import Line
+from .exchange import Line, Lines
 from .stream import Stream, StreamTurn
+
+
+class LoopConnections:
+    """Of all event loops of the process. None uses another's."""
+
+    def __init__(self, address: RedisAddress, outage: Outage, blocking: Lines) -> None:
+        self._address = address
+        self._outage = outage
+        self._blocking = blocking
+        self._changing = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
+
+    def open(self, timeout: float | None) -> Awaitable[Line]:
+        loop = asyncio.get_running_loop()
+        connection = self._by_loop.get(loop)
+        if connection is None:
+            # Under WSGI it may block its thread, which has nothing else to do; a fake blocks none.
+            if lives_for_one_call(loop) or is_fake(self._address.connection_class):
+                return self._blocking.open(timeout)
+            connection = self._add(loop)
+        return connection.open(timeout)
+
+    def _add(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
+        with self._changing:
+            for closed in [other for other in self._by_loop if other.is_closed()]:
+                del self._by_loop[closed]
+            connection = self._by_loop[loop] = LoopConnection(self._address, self._outage)
+        return connection
+
+    def drop(self) -> None:
+        """Let go of every connection, from any thread. The next request opens another."""
+        with self._changing:
+            connections = list(self._by_loop.items())
+        for loop, connection in connections:
+            connection.close_soon(loop)
 
 
 class LoopConnection:

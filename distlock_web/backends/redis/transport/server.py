@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ....core.backend import Claim
-from ....core.runtime import lives_for_one_call
 from ....kit.outage import Outage
-from .address import RedisAddress, is_fake
+from .address import RedisAddress
 from .errors import FAILURES, translated
 from .exchange import Exchange, Lines
 from .listener import Listener
-from .loop_connection import LoopConnection
+from .loop_connection import LoopConnections
 from .pipeline import Pipeline
 from .pool import ConnectionPool
 
@@ -46,9 +43,9 @@ class Server:
         self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
         self._cancel = cancel
         self.renewal_pool = ConnectionPool(address, self.outage, patient=patient)
+        self.loops = LoopConnections(address, self.outage, self.pool)
         self._threads, self._renewals = self._over(self.pool), self._over(self.renewal_pool)
-        self._changing = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
-        self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, Exchange]] = {}
+        self._tasks = self._over(self.loops)
         address.follow(self._moved)
 
     def _over(self, lines: Lines) -> Exchange:
@@ -62,19 +59,7 @@ class Server:
         return self._renewals
 
     def tasks(self) -> Exchange:
-        """Of the running event loop."""
-        loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is None:
-            # Under WSGI it may block its thread, which has nothing else to do; a fake blocks none.
-            if lives_for_one_call(loop) or is_fake(self.address.connection_class):
-                return self._threads
-            with self._changing:
-                for closed in [other for other in self._loops if other.is_closed()]:
-                    del self._loops[closed]
-                connection = LoopConnection(self.address, self.outage)
-                found = self._loops[loop] = connection, self._over(connection)
-        return found[1]
+        return self._tasks
 
     def _moved(self) -> None:
         """The address leads to another server now, and the open connections do not: let go of all of them."""
@@ -84,10 +69,7 @@ class Server:
     def _let_go(self) -> None:
         self.pool.drop()
         self.renewal_pool.drop()
-        with self._changing:
-            loops = list(self._loops.items())
-        for loop, (connection, _) in loops:
-            connection.close_soon(loop)
+        self.loops.drop()
 
     def close(self) -> None:
         self.outage.close()

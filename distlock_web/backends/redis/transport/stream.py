@@ -30,20 +30,19 @@ class StreamTurn:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._answers: deque[asyncio.Future[Reply]] = deque()
+        self._answers: list[asyncio.Future[Reply]] = []  # to what was sent: not yet received
         self._confirmation: asyncio.Future[Reply]
 
-    async def ask(self, packed: bytes) -> Reply:
-        (answer,) = self._stream.ask(packed, 1)
-        return await answer
+    def ask(self, packed: bytes) -> asyncio.Future[Reply]:
+        return self._stream.ask(packed)
 
     def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
-        self._answers.extend(self._stream.ask(packed, answers))
+        self._answers = [self._stream.ask(packed), *(self._stream.expect() for _ in range(1, answers))]
         if wait is not None:
             self._confirmation = self._stream.confirm(wait)
 
     async def receive(self) -> Reply:
-        return await self._answers.popleft()
+        return await self._answers.pop(0)
 
     async def confirmed(self) -> Reply:
         return await asyncio.shield(self._confirmation)  # who is cancelled leaves it to the others
@@ -93,19 +92,22 @@ class Stream(asyncio.Protocol):
     def closed(self) -> bool:
         return self._error is not None or self._transport.is_closing()
 
-    def ask(self, packed: bytes, answers: int) -> list[asyncio.Future[Reply]]:
+    def ask(self, packed: bytes) -> asyncio.Future[Reply]:
+        """Write this with what else is asked in this turn of the loop; its first answer."""
         if self._error is not None:  # since the caller looked, or was answered: this would never be answered
             raise ConnectionError("the connection was closed meanwhile")
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(packed)
-        futures = []
-        for _ in range(answers):
-            question = _Question(self._loop.create_future())
-            self._unsent.append(question)
-            self._waiting.append(question)
-            futures.append(question.future)
-        return futures
+        return self.expect()
+
+    def expect(self) -> asyncio.Future[Reply]:
+        """One more answer to what was asked in this turn."""
+        future = self._loop.create_future()
+        question = _Question(future)
+        self._unsent.append(question)
+        self._waiting.append(question)
+        return future
 
     def confirm(self, wait: bytes) -> asyncio.Future[Reply]:
         """How many replicas have what is asked in this turn: one WAIT, behind all of it, for all who want to know.
