@@ -112,12 +112,12 @@ def alone(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
-def way_of_a_free_lock() -> Way:
+def way_of_a_free_lock(wait: float = 0) -> Way:
     way = Way()
     for turn in range(5):  # the first ones connect, and find out what is remembered
         sys.setprofile(way.note if turn == 4 else None)
         try:
-            with way.walked(), lock("free", expire=5):
+            with way.walked(), lock("free", expire=5, wait=wait):
                 pass
         finally:
             sys.setprofile(None)
@@ -179,6 +179,12 @@ def test_a_free_lock_takes_few_calls_in_few_files() -> None:
     assert lines <= MAX_LINES
     assert len(way.classes) <= MAX_CLASSES
     assert opened <= MAX_OPENED
+
+
+def test_to_be_ready_to_wait_costs_a_free_lock_one_call() -> None:
+    """It was noted as a waiter, and taken off the list again, each time."""
+    added = Counter(way_of_a_free_lock(wait=60).named) - Counter(way_of_a_free_lock().named)
+    assert list(added.elements()) == ["backends/redis/transport/listener.py: ready"]
 
 
 def test_a_wait_adds_little_to_that() -> None:
