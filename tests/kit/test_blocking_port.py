@@ -184,6 +184,7 @@ def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkey
             await ports.verbs.until_asked()
         monkeypatch.setattr(blocking_port, "MAX_QUEUED", 0.05)
         late = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(20)]
+        await asyncio.sleep(0)  # all of them have begun, before their time passes
         await asyncio.sleep(0.2)
         asked += late
         ports.verbs.may_answer.set()
