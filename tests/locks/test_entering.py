@@ -14,8 +14,9 @@ from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, drive
 from tests.support.callers import unrelated
+from tests.support.renewals import renewed_now
 from tests.support.revoking import revoke
-from tests.support.waiting import SOON
+from tests.support.waiting import LONG, SOON
 
 ENDS: dict[str, Callable[[Lease], object]] = {
     "released": lambda lease: lease.release(),
@@ -165,12 +166,12 @@ async def test_a_lease_that_is_lost_before_it_is_entered_cancels_at_once() -> No
 TTL = 1.2
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 async def test_a_lease_that_a_task_returned_is_renewed_for_who_has_it() -> None:
     """Its renewal ended with the task that had taken it, and the block lost its lock."""
-    lease = await asyncio.create_task(lock("a", expire=TTL, renew=True).aacquire())
-    await asyncio.sleep(3 * TTL)
+    lease = await asyncio.create_task(lock("a", expire=LONG, renew=True).aacquire())
+    for _ in range(3):
+        await asyncio.to_thread(renewed_now, lease)
     async with lease:
         lease.raise_if_lost()
 

@@ -18,6 +18,7 @@ from distlock_web.locks import events, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
+from tests.support.renewals import look_now, renewed_now
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import LONG
 
@@ -84,7 +85,6 @@ def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
     assert 3 <= injector.calls.count("extend") <= 40
 
 
-@pytest.mark.slow
 def test_a_bug_in_the_watchdog_does_not_end_it(
     injector: FaultInjector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,52 +97,55 @@ def test_a_bug_in_the_watchdog_does_not_end_it(
         renew(self, items)
 
     monkeypatch.setattr(watchdog.Watchdog, "_renew", sometimes)
-    with lock("a", expire=1.0, renew=True) as lease:
-        assert not lease.lost.wait(1.5)
-    assert "a bug of ours" in caplog.text
+    with lock("a", expire=LONG, renew=True) as lease:
+        wait_until(lambda: "a bug of ours" in caplog.text)
+        renewed_now(lease)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("looks_often")
 def test_a_thread_that_cannot_be_started_for_one_lease_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
     """Of one dropped stream, in a process without room for a thread more: every lease of the process was lost."""
     alive, gone = threading.Event(), threading.Event()
     alive.set()
-    others = [unrelated(f"key:{number}", expire=1.5, renew=True) for number in range(3)]
-    stream = unrelated("stream", expire=1.5)
+    others = [unrelated(f"key:{number}", expire=LONG, renew=True) for number in range(3)]
+    stream = unrelated("stream")
+    deadline = scope_of(stream).holds[0].deadline
     with no_thread("distlock-abandoned"):
         look = watchdog.renew_while(scope_of(stream), 60, alive=alive.is_set, when_abandoned=gone.set)
         alive.clear()
         look()
-        assert stream.lost.wait(20), "nobody renews it"
-        assert [lease.state for lease in others] == ["held"] * 3
+        wait_until(lambda: "can't start new thread" in caplog.text)
+        for lease in others:
+            renewed_now(lease)
+        assert scope_of(stream).holds[0].deadline == deadline, "nobody renews it"
     assert not gone.is_set()
-    assert "can't start new thread" in caplog.text
-    for lease in others:
+    for lease in (stream, *others):
         lease.release()
 
 
-@pytest.mark.slow
 def test_a_loss_is_told_though_no_thread_can_be_started_for_it() -> None:
     """``distlock run`` did not end its command."""
     told = threading.Event()
     with no_thread("distlock-on-lost"):
-        lease = unrelated("a", expire=1.0, renew=True, on_lost=lambda lost: told.set())
+        lease = unrelated("a", expire=LONG, renew=True, on_lost=lambda lost: told.set())
         revoke_the_lock()
-        assert told.wait(20)
+        wait_until(lambda: look_now(lease) or told.is_set())
     assert lease.state == "lost"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("looks_often")
 def test_a_holder_that_cannot_be_asked_for_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> bool:
         raise LookupError("a bug of an integration")
 
-    with lock("other", expire=1.5, renew=True) as other:
-        stream = unrelated("stream", expire=1.5)
+    with lock("other", expire=LONG, renew=True) as other:
+        stream = unrelated("stream")
+        deadline = scope_of(stream).holds[0].deadline
         watchdog.renew_while(scope_of(stream), 60, alive=broken, when_abandoned=lambda: None)()
-        assert stream.lost.wait(20)
-        other.raise_if_lost()
-    assert "a bug of an integration" in caplog.text
+        wait_until(lambda: "a bug of an integration" in caplog.text)
+        renewed_now(other)
+        assert scope_of(stream).holds[0].deadline == deadline, "nobody renews it"
+        stream.release()
 
 
 def test_it_sleeps_though_others_keep_coming() -> None:
@@ -195,23 +198,20 @@ def test_a_lease_is_renewed_by_the_thread_of_the_server_that_has_it(monkeypatch:
     """In a Redis Cluster slots move. Where there is no thread more, the one before goes on."""
     at = "a"
     monkeypatch.setattr(Store, "server_of", lambda store, claim: at)
-    with lock("mine", expire=TTL, renew=True) as lease:
+    with lock("mine", expire=LONG, renew=True) as lease:
         dogs = watchdog._watchdogs_of(scope_of(lease).spec.store)
 
         def looks_after() -> list[object]:
             return [server for server, dog in list(dogs.items()) if dog._watched]
 
-        def renewed() -> bool:
-            return scope_of(lease).holds[0].deadline > deadline
-
         wait_until(lambda: looks_after() == ["a"])
         with no_thread("distlock-watchdog"):
-            at, deadline = "b", scope_of(lease).holds[0].deadline
-            wait_until(renewed)
+            at = "b"
+            renewed_now(lease)
             assert looks_after() == ["a"]
-        wait_until(lambda: looks_after() == ["b"])
-        deadline = scope_of(lease).holds[0].deadline
-        wait_until(renewed)
+        renewed_now(lease)
+        assert looks_after() == ["b"]
+        renewed_now(lease)
     assert looks_after() == []
 
 
