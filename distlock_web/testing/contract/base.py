@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
 
-from distlock_web import BackendUnavailable, configure, lock
+from distlock_web import BackendUnavailable, Lease, configure, lock
 from distlock_web.core.backend import Capabilities, Claim, Granted
 from distlock_web.core.runtime import Token, new_token
 from distlock_web.locks.lock import Lock
@@ -110,6 +111,20 @@ async def ending(harness: Harness, seconds: float) -> tuple[Claim, Granted]:
 
     await harness.until(granted)
     return mine, grants[0]
+
+
+async def ending_lease(harness: Harness, seconds: float) -> Lease:
+    """The same by the engine: a caller's lease that ends."""
+    leases = list[Lease | None]()
+
+    async def taken() -> bool:
+        with suppress(BackendUnavailable):
+            leases.append(await harness.try_acquire(the_lock(expire=seconds)))
+        return any(leases)
+
+    await harness.until(taken)
+    assert leases[-1] is not None
+    return leases[-1]
 
 
 def claim(token: str | None = None, expire: float = 30.0, name: str = NAME) -> Claim:

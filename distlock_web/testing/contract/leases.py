@@ -9,7 +9,7 @@ from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import NAME, Cases, case, ending, needs, the_lock
+from .base import NAME, Cases, case, ending, ending_lease, needs, the_lock
 
 
 class LeaseCases(Cases):
@@ -23,8 +23,7 @@ class LeaseCases(Cases):
 
     @case
     async def test_the_holder_knows_of_its_end_before_another_can_begin(self, harness: Harness) -> None:
-        lease = await harness.acquire(the_lock(expire=self.kept))
-        assert lease.state == "held"
+        lease = await ending_lease(harness, self.ttl)
 
         async def next_one() -> None:
             await harness.acquire(the_lock(wait=None))
@@ -71,12 +70,12 @@ class LeaseCases(Cases):
     @case
     async def test_hold_at_least_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
-        async with harness.inside(the_lock(hold_at_least=self.kept)):
+        async with harness.inside(the_lock(hold_at_least=self.ttl)):
             pass
+        async with harness.inside(the_lock(wait=None, hold_at_least=20)):
+            assert now() - begun >= self.ttl * 0.98
         line = await harness.shown(NAME)
         assert line.state == "cooldown"
-        async with harness.inside(the_lock(wait=None)):
-            assert now() - begun >= self.kept * 0.98
 
     @needs("transfer")
     @case

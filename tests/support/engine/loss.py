@@ -112,7 +112,7 @@ class LossCases(Cases):
     @case
     async def test_a_renewal_that_fails_makes_a_lease_unsure_and_not_lost(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
-        async with harness.inside(the_lock(expire=self.ttl * 5, renew=True)) as lease:
+        async with harness.inside(the_lock(expire=6, renew=True)) as lease:
             injector.lose("extend", "request", "request")
             await harness.until(lambda: _state(lease, "unsure"))
             lease.raise_if_lost()

@@ -65,7 +65,7 @@ class TransferCases(Cases):
     @needs("transfer")
     @case
     async def test_after_the_hand_over_the_old_lease_is_over(self, harness: Harness) -> None:
-        lease = await harness.acquire(the_lock(expire=self.kept, renew=True))
+        lease = await harness.acquire(the_lock(renew=True))
         ticket = await harness.detach(lease)
         assert lease.state == "released"
         for verb in (harness.release, harness.extend, harness.detach):
