@@ -101,6 +101,7 @@ def _works(key: str) -> bool:
         return False
 
 
+@pytest.mark.timing
 def test_leases_at_other_nodes_are_renewed_while_one_hangs(cluster_store: Cluster, beside: Beside) -> None:
     """There is one watchdog for all of them: it does not wait, again and again, for a node that is known to hang."""
     hanging, *others = cluster_store.masters

@@ -152,8 +152,8 @@ def test_a_release_of_a_lease_that_was_extended_is_kept_until_that_ends(
 ) -> None:
     """It was dropped when the lease would have ended that had been asked for first: the lock was held for an hour."""
     proxy = make_proxy(redis_server.port)
-    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.3}}})
-    lease = unrelated(KEY, expire=1)
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 1.0}}})
+    lease = unrelated(KEY, expire=10)
     lease.extend(3600)
     proxy.swallow()
     with pytest.raises(BackendUnavailable):

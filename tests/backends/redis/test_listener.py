@@ -101,7 +101,7 @@ def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
 def test_the_listener_ends_with_the_last_wait(
     redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 1.0)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 3.0)
     unrelated(KEY, wait=5).release()
     assert threads("distlock-listener") == 0, "a free lock needs nobody to listen"
     contend()

@@ -125,6 +125,7 @@ async def test_a_lock_that_was_handed_over_is_confirmed_before_its_block_begins(
     assert left_behind(replicated.client) == {}
 
 
+@pytest.mark.timing
 @in_both_modes
 async def test_who_waits_in_vain_for_the_replicas_leaves_the_lock_to_others(
     harness: Harness, replicated: Replicated

@@ -13,6 +13,7 @@ from distlock_web.core.runtime import drive, now
 from tests.support.callers import threads, unrelated
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_leases_are_renewed_together_while_the_pool_is_exhausted(redis_url: str, redis_client: redis.Redis) -> None:
     configure({"default": {"LOCATION": redis_url, "OPTIONS": {"max_connections": 1, "pool_timeout": 0}}})

@@ -75,6 +75,7 @@ def test_killed_waiters_are_known_to_be_dead_while_somebody_watches_all_channels
         waiting.result(SOON).release()
 
 
+@pytest.mark.timing
 @in_both_modes
 async def test_who_gives_up_has_looked_a_last_time(
     harness: Harness, redis_store: str, redis_client: redis.Redis

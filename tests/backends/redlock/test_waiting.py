@@ -12,9 +12,9 @@ import redis
 from distlock_web import lock
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
-from distlock_web.testing.harness import Harness
+from distlock_web.testing.harness import ActorEvent, Harness
 from distlock_web.testing.servers import RedisServer
-from tests.support.waiting import SLACK
+from tests.support.waiting import LONG, SLACK
 
 Quorum = tuple[list[RedisServer], Harness]
 KEY = "order:7"
@@ -37,17 +37,19 @@ def test_two_who_come_at_once_without_waiting(
     """A nightly job on two hosts: one of them runs it, in every round. Of four votes each may get two."""
     harness = mode(open_store(own_nodes[:4]))
 
-    async def take() -> bool:
-        lease = await harness.try_acquire(lock(KEY, expire=30))
+    async def take(other: ActorEvent) -> bool:
+        lease = await harness.try_acquire(lock(KEY, expire=LONG))
         if lease is None:
+            other.set()
             return False
-        await harness.sleep(0.2)
+        await other.wait()  # one that is late would have it too, one after the other
         await harness.release(lease)
         return True
 
     async def case() -> None:
         for _ in range(10):
-            actors = [harness.unrelated(take) for _ in range(2)]
+            refused = harness.event()
+            actors = [harness.unrelated(partial(take, refused)) for _ in range(2)]
             assert sorted([await actor.result() for actor in actors]) == [False, True]
 
     harness.run(case())

@@ -200,6 +200,7 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
     assert lines() == []
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_those_that_have_a_lock_keep_nobody_from_renewing_another(
     server_settings: dict[str, Any], database: Connection, beside: Beside
