@@ -29,7 +29,7 @@ from distlock_web.core.registry import registry
 from distlock_web.django.diagnosis import shared_caches
 from distlock_web.flask import DistLock
 from distlock_web.ops import doctor
-from distlock_web.testing.servers import RedisServer
+from distlock_web.testing.servers import RedisServer, free_port
 from tests.support.source import FILES, PROJECT
 
 MakeRedis = Callable[..., RedisServer]
@@ -76,8 +76,8 @@ def test_a_user_who_may_not_ask(make_redis: MakeRedis) -> None:
         assert at(url).keys() == {"DL102"}
 
 
-def test_out_of_reach_and_refused(make_redis: MakeRedis, unused_tcp_port: int) -> None:
-    assert at(f"redis://127.0.0.1:{unused_tcp_port}").keys() == {"DL001"}
+def test_out_of_reach_and_refused(make_redis: MakeRedis) -> None:
+    assert at(f"redis://127.0.0.1:{free_port()}").keys() == {"DL001"}
     assert at(make_redis("--requirepass", "secret").url).keys() == {"DL002"}
 
 
@@ -218,8 +218,8 @@ def test_report_and_exit_code(memory_store: None) -> None:
     assert finding.keys() == {"code", "severity", "problem", "harm", "remedy", "where"}
 
 
-def test_an_error_is_exit_code_1(unused_tcp_port: int) -> None:
-    configure({"default": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}"}})
+def test_an_error_is_exit_code_1() -> None:
+    configure({"default": {"LOCATION": f"redis://127.0.0.1:{free_port()}"}})
     assert run()[0] == 1
     configure({"default": {"BACKEND": "memory"}})
     with pytest.raises(CommandError):
