@@ -25,6 +25,7 @@ from tests.support.forking import (
     told_by_child,
 )
 from tests.support.redis_lock import KEY, NAME, contend, fence_of, left_behind, waiters
+from tests.support.renewals import renewed_now
 from tests.support.waiting import LONG, eventually
 
 pytestmark = beside_threads
@@ -33,9 +34,8 @@ pytestmark = beside_threads
 def use_everything() -> None:
     """A connection in the pool, a listener that listens, a watchdog that renews."""
     contend()
-    lease = unrelated(KEY, prefix="other:", expire=1.5, renew=True)
-    deadline = scope_of(lease).holds[0].deadline
-    eventually(lambda: scope_of(lease).holds[0].deadline > deadline, "it is renewed")
+    lease = unrelated(KEY, prefix="other:", renew=True)
+    renewed_now(lease)
     lease.release()
 
 
@@ -73,7 +73,7 @@ def test_parent_and_children_exclude_each_other(redis_store: str, fork: Fork, re
 def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothing(
     redis_store: str, redis_client: redis.Redis
 ) -> None:
-    with lock(KEY, expire=2.0, renew=True) as lease:
+    with lock(KEY, expire=LONG, renew=True) as lease:
 
         def child() -> None:
             assert lease.state == "lost"
@@ -85,8 +85,7 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
 
         in_child(child)
         assert fence_of(redis_client) == str(lease.fence)
-        before = scope_of(lease).holds[0].deadline
-        eventually(lambda: scope_of(lease).holds[0].deadline > before, "the parent goes on renewing")
+        renewed_now(lease)  # the parent goes on
     assert left_behind(redis_client) == {}
 
 

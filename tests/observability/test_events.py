@@ -224,6 +224,7 @@ async def test_the_template_of_a_block_is_the_line_that_names_it(
     assert "# this line" in SOURCE[int(line) - 1]
 
 
+@pytest.mark.timing
 @in_both_modes
 async def test_no_answer_to_the_watchdog(harness: Harness, faulty: FaultInjector, seen: list[events.Event]) -> None:
     async def told() -> bool:

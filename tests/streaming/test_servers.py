@@ -48,7 +48,9 @@ def test_a_client_that_goes_away_leaves_no_lock(serve: Serve, seen: Seen, name: 
         assert seen() == ["begun r-1 2", "ended r-1 1"]  # the body's finally ran under the lock, for its request
 
 
-@pytest.mark.parametrize(("name", "view"), [*STREAMED, *FILES])
+@pytest.mark.parametrize(
+    ("name", "view"), [*STREAMED, *(pytest.param(*file, marks=pytest.mark.timing) for file in FILES)]
+)
 def test_a_slow_reader_keeps_the_lock_until_the_last_byte(serve: Serve, seen: Seen, name: str, view: str) -> None:
     client = Client(serve(name), f"/short/{view}/?chunks={MANY}")
     client.read(65536)

@@ -34,6 +34,7 @@ def test_a_lock_goes_from_a_view_to_the_task_and_is_never_free(pool: str, worker
     assert shop.finish.apply_async([pool, ticket], queue=pool).get(PATIENCE) == "given up", "its second delivery"
 
 
+@pytest.mark.timing
 def test_a_task_is_not_sent_while_it_is_queued_or_running(pool: str, workers: CeleryWorkers) -> None:
     export = unique(shop.export)
     first = export.apply_async([pool], queue=pool, countdown=1)

@@ -12,6 +12,7 @@ import time
 import redis
 
 from distlock_web import configure, lock
+from tests.support.renewals import renewed_now
 
 # In development mode it warns of a turn of the loop that takes a tenth of a second: a busy machine.
 logging.getLogger("asyncio").setLevel("ERROR")
@@ -38,8 +39,8 @@ def connections(client: redis.Redis) -> int:
 
 client = redis.Redis.from_url(sys.argv[1])
 registry = configure({"default": {"LOCATION": sys.argv[1]}})
-with lock("renewed", expire=0.5, renew=True):
-    time.sleep(1.0)  # there is a connection for renewals
+with lock("renewed", expire=60, renew=True) as lease:
+    renewed_now(lease)  # there is a connection for renewals
 asyncio.run(view())
 threads, before = threading.active_count(), connections(client)
 for _ in range(49):
