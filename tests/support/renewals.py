@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distlock_web import Lease
+from distlock_web.core.backend import drift
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
-from distlock_web.locks.hold import drift
 from distlock_web.locks.lease import scope_of
 
 from .waiting import SOON, eventually
