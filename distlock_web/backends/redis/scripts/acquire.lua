@@ -39,9 +39,11 @@ local refused = type(changed) == 'table' and changed -- by a full server, which 
 if refused then
   changed = 0
 end
-if changed == 4 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then
+if changed == 4 or now % 64 == 0 then -- housekeeping: now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
+elseif tonumber(expire) > 60000 and call('PTTL', INDEX) < expire + 64800000 then -- as keep_index: it outlives what it lists
+  call('PEXPIRE', INDEX, format('%d', expire + 86400000))
 end
 if (changed == 2 or changed == 4) and not asked and not string.find(token, '/', 1, true) and
   call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
