@@ -16,8 +16,7 @@ from distlock_web import ConfigurationError, Lease, LeaseLost, current_lease, lo
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.lock import Lock
 from distlock_web.locks.reentry import chain
-from distlock_web.locks.reentry.entering import gate_of
-from distlock_web.locks.reentry.gate import Turn
+from distlock_web.locks.reentry.gate import Turn, gate_of
 from tests.support.interruptions import at_moment
 from tests.support.revoking import revoke
 from tests.support.waiting import LONG, SOON, eventually

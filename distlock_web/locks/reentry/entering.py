@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import cast
 
 from ...core.backend import SHARED, Busy, Port
 from ...core.errors import BackendUnavailable, ConfigurationError, LockBusy
@@ -14,7 +13,7 @@ from ..hold import Hold
 from ..refused import busy_error
 from ..scope import Scope, Spec, names_of
 from . import chain
-from .gate import ReentryGate, Turn
+from .gate import Turn, gate_of, line_up
 from .sharing import check_limit, places_beside
 
 _STILL_INSIDE = (
@@ -51,21 +50,6 @@ async def enter_again(scope: Scope, port: Port, name: str) -> bool:
             raise loss(_STILL_INSIDE)
         # The block around us has ended meanwhile, or is a lease that was entered elsewhere: it is not around us.
     return False
-
-
-def gate_of(scope: Scope, hold: Hold) -> ReentryGate:
-    """The gate into this hold of the scope; closed if its block has ended meanwhile."""
-    gate = cast(ReentryGate, scope.gates.setdefault(hold.name, ReentryGate(hold)))
-    if scope.over or scope.lost_error is not None:
-        gate.close()
-    return gate
-
-
-def line_up(scope: Scope, gate: ReentryGate) -> Turn:
-    """A turn in a hold of a block around this one: from here on it is left when this one ends."""
-    turn = Turn(gate, scope)
-    scope.turns.append(turn)
-    return turn
 
 
 def _reenter(scope: Scope, turn: Turn) -> None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from ...core.process import Process, check_process
 from ...core.runtime import Parker, Runtime, now
@@ -154,3 +154,18 @@ class ReentryGate:
             self._waiting.remove(waiting)
         except ValueError:
             pass  # it did not wait
+
+
+def gate_of(scope: Scope, hold: Hold) -> ReentryGate:
+    """The gate into this hold of the scope; closed if its block has ended meanwhile."""
+    gate = cast(ReentryGate, scope.gates.setdefault(hold.name, ReentryGate(hold)))
+    if scope.over or scope.lost_error is not None:
+        gate.close()
+    return gate
+
+
+def line_up(scope: Scope, gate: ReentryGate) -> Turn:
+    """A turn in a hold of a block around this one: from here on it is left when this one ends."""
+    turn = Turn(gate, scope)
+    scope.turns.append(turn)
+    return turn
