@@ -12,7 +12,7 @@ from distlock_web.backends.memory import PLACE, REMEMBERED, MemoryBackend, Memor
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted, LockInfo, WaiterInfo
 from distlock_web.core.config import StoreConfig
 from distlock_web.core.errors import ConfigurationError
-from distlock_web.core.runtime import Runtime, drive, new_token
+from distlock_web.core.runtime import Runtime, Token, drive, new_token
 
 #: By the wall clock, when the other one begins.
 EPOCH = 1_000_000.0
@@ -28,7 +28,7 @@ class World:
         self.sleeps: list[float | None] = []
         self.woken = False
         self.unparked = 0
-        self.port = MemoryPort(memory._Table(), cast(Runtime, SimpleNamespace(parker=lambda: self)))
+        self.port: MemoryPort
 
     def wall(self) -> float:
         return EPOCH + self.moment - self.clock_set_back
@@ -66,6 +66,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(memory, "now", lambda: world.moment)
     clock = SimpleNamespace(time=lambda: world.wall(), time_ns=lambda: int(world.wall() * 1e9))
     monkeypatch.setattr(memory, "time", clock)
+    world.port = MemoryPort(memory._Table(), cast(Runtime, SimpleNamespace(parker=lambda: world)))
     return world
 
 
@@ -147,6 +148,16 @@ def test_a_lease_is_on_its_way_and_then_the_receivers(world: World) -> None:
     assert world.left() == []
 
 
+def test_who_has_the_ticket_gives_it_back(world: World) -> None:
+    mine = claim()
+    world.take(mine)
+    drive(world.port.detach(mine, "ticket", 30))
+    drive(world.port.cancel(mine))
+    assert world.left() == [(30, "transit")], "it is not this one's any more"
+    drive(world.port.cancel(mine._replace(token=Token("ticket"))))
+    assert world.left() == []
+
+
 @pytest.mark.parametrize(
     ("cooldown", "record", "left"),
     [(0, None, []), (0, "r", []), (20, None, [(20, "cooldown")]), (20, "r", [(20, "done")])],
@@ -171,6 +182,15 @@ def test_what_a_release_leaves(world: World, cooldown: float, record: str | None
     assert world.ask(claim(30), wait=0) == told
     assert world.ask(claim(30)) == (told if done else told._replace(recheck_after=20 + PLACE))
     assert (drive(world.port.revoke("a", fence)), drive(world.port.forget("a", fence))) == (not done, done)
+
+
+@pytest.mark.parametrize(("cooldown", "woken"), [(49, 1), (50, 0), (51, 0)])
+def test_who_may_enter_no_sooner_than_it_knows_is_not_woken(world: World, cooldown: float, woken: int) -> None:
+    world.take(mine := claim(60))
+    world.moment += 10
+    assert isinstance(world.ask(claim(200)), Busy)
+    drive(world.port.release(mine, cooldown))
+    assert world.unparked == woken
 
 
 @pytest.mark.parametrize(
@@ -265,6 +285,30 @@ def test_the_last_that_had_it_are_told_the_truth(world: World, others: int) -> N
         world.take(each)
         drive(world.port.release(each))
     assert drive(world.port.release(mine)) == (None if others < REMEMBERED else "expired")
+
+
+def test_what_is_forgotten_is_older_than_a_minute_and_is_looked_for_once_in_one(world: World) -> None:
+    def names() -> list[str]:
+        drive(world.port.extend([claim(name="looks")]))
+        return sorted(world.port._table.locks.keys() - {"looks"})
+
+    world.take(claim(600, name="held"))
+    for name in ("queue", "old"):
+        world.take(claim(1, name=name))
+    world.ask(claim(name="queue"))
+    world.moment = 100 + 0.5
+    world.take(claim(1, name="of its age"))
+    world.moment = 150
+    world.take(claim(1, name="young"))
+    assert names() == ["held", "of its age", "old", "queue", "young"]
+    world.moment = 160
+    assert "old" in names(), "it is not a minute yet"
+    world.moment = 160.5
+    assert names() == ["held", "of its age", "queue", "young"]
+    world.moment = 220.5
+    assert names() == ["held", "of its age", "queue", "young"]
+    world.moment = 220.6
+    assert names() == ["held", "queue"]
 
 
 def test_a_fence_is_the_time_in_microseconds_and_grows(world: World) -> None:
