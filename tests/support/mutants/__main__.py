@@ -139,7 +139,7 @@ def _copy(copy: Path, name: str) -> None:
             f"{PACKAGE}/{source_file}",
         ],
         "process_isolation": "forkserver",  # its tests start no thread in the process that forks
-        "timeout_multiplier": "15",  # of all its tests: a busy machine finds nothing; what hangs fails by _PATIENCE
+        "timeout_multiplier": "6",  # of all its tests: a busy machine finds nothing; what hangs fails by _PATIENCE
         "timeout_constant": "2",
     }
     lines = ["[mutmut]"]

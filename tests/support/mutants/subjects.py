@@ -7,6 +7,9 @@ LOCKS = [
     *(f"tests/observability/test_{what}.py" for what in ("events", "listeners", "logs", "release_of_several")),
 ]
 
+#: When leases are renewed and how a loss is told. No leader, no nested block.
+RENEWAL = [f"tests/locks/test_{what}.py" for what in ("watchdog", "renewal", "partial_outage", "lost", "engine")]
+
 #: What is done in a database; here that is SQLite.
 COMMIT = "tests/commit/test_exactly_once.py"
 
@@ -50,7 +53,7 @@ LATER: dict[str, tuple[str, list[str]]] = {
     "function_names": ("locks/function_names.py", KEYS),  # counted as a part of key_templates
     "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),  # not tried
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
-    "watchdog": ("locks/watchdog.py", LOCKS),  # 26 %, before tests/support/engine/renewal.py
+    "watchdog": ("locks/watchdog.py", RENEWAL),  # 26 %, before tests/support/engine/renewal.py
     # 10 %, before test_memory_moments.py
     "memory": ("backends/memory.py", [f"tests/backends/test_memory{what}.py" for what in ("", "_queue", "_moments")]),
     "web-once": (  # not tried
