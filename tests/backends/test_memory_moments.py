@@ -193,6 +193,15 @@ def test_who_may_enter_no_sooner_than_it_knows_is_not_woken(world: World, cooldo
     assert world.unparked == woken
 
 
+def test_who_waits_for_all_to_end_is_woken_when_the_last_of_them_ends_sooner(world: World) -> None:
+    world.take(late := claim(60, limit=2))
+    world.take(claim(20, limit=2))
+    assert isinstance(world.ask(claim(200)), Busy)
+    drive(world.port.release(late))
+    assert world.unparked == 1
+    assert world.left() == [(20, "held")], "it may not enter yet"
+
+
 @pytest.mark.parametrize(
     ("seconds", "woken", "slept", "answer"),
     [

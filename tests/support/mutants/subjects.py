@@ -44,6 +44,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "completion": ("locks/completion.py", LOCKS),
     "handover": ("locks/handover.py", LOCKS),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
+    "memory": ("backends/memory.py", [f"tests/backends/test_memory{what}.py" for what in ("", "_queue", "_moments")]),
 }
 
 #: Which have no list yet: tried only where they are named.
@@ -54,8 +55,6 @@ LATER: dict[str, tuple[str, list[str]]] = {
     "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),  # not tried
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "watchdog": ("locks/watchdog.py", RENEWAL),  # 26 %, before tests/support/engine/renewal.py
-    # 10 %, before test_memory_moments.py
-    "memory": ("backends/memory.py", [f"tests/backends/test_memory{what}.py" for what in ("", "_queue", "_moments")]),
     "web-once": (  # not tried
         "web/kept_answers.py",
         [f"tests/web/test_{what}.py" for what in ("kept_answers", "once", "same_answer")],
