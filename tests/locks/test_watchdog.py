@@ -12,6 +12,7 @@ import pytest
 
 from distlock_web import configure, lock
 from distlock_web.core import worker
+from distlock_web.core.backend import Claim
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
 from distlock_web.locks import events, watchdog
@@ -431,3 +432,27 @@ def test_a_lease_whose_deadline_passed_while_it_was_asked_for_is_looked_at_next(
     monkeypatch.setattr(watchdog, "now", lambda: moment)
     by_hand._postpone([item])
     assert item.due == pytest.approx(moment + 0.001, abs=1e-5)
+
+
+@pytest.mark.parametrize(("left", "patience"), [(10, 10), (0.01, 0.05), (-1, 0.05)])
+def test_an_answer_is_awaited_until_the_first_deadline(
+    by_hand: watchdog.Watchdog,
+    injector: FaultInjector,
+    monkeypatch: pytest.MonkeyPatch,
+    left: float,
+    patience: float,
+) -> None:
+    """Longer would keep the other leases of the process from being renewed."""
+    items, waited = [due("a"), due("b")], list[float]()
+
+    class Port:
+        async def extend(self, claims: Sequence[Claim], timeout: float) -> list[None]:
+            waited.append(timeout)
+            return [None] * len(claims)
+
+    store = items[0].hold.store
+    monkeypatch.setattr(store, "renewal_port", Port)
+    moment = min(item.hold.deadline for item in items) - left
+    monkeypatch.setattr(watchdog, "now", lambda: moment)
+    by_hand._renew(items)
+    assert waited == [pytest.approx(patience, abs=1e-6)]

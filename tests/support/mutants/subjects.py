@@ -8,7 +8,10 @@ LOCKS = [
 ]
 
 #: When leases are renewed and how a loss is told. No leader, no nested block.
-RENEWAL = [f"tests/locks/test_{what}.py" for what in ("watchdog", "renewal", "partial_outage", "lost", "engine")]
+RENEWAL = [
+    *(f"tests/locks/test_{what}.py" for what in ("watchdog", "renewal", "partial_outage", "lost", "engine")),
+    "tests/observability/test_events.py",
+]
 
 #: What is done in a database; here that is SQLite.
 COMMIT = "tests/commit/test_exactly_once.py"
