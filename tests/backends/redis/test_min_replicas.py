@@ -194,6 +194,8 @@ def test_tasks_that_ask_at_the_same_time_share_a_confirmation(replicated: Replic
     """One WAIT each, one behind the other on their connection, would make a thousand tasks wait for a thousand."""
     crowd = 200
 
+    replicated.configure(**{**OPTIONS, "replica_timeout": SOON, "socket_timeout": 2 * SOON})
+
     async def take(number: int) -> None:
         async with lock(f"{KEY}:{number}"):
             pass

@@ -9,16 +9,17 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 
-from distlock_web import lock
+from distlock_web import configure, lock
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY
-
-pytestmark = pytest.mark.usefixtures("redis_store")
+from tests.support.waiting import SOON
 
 
 @pytest.fixture
-def opened(redis_client: redis.Redis) -> Callable[[], int]:
+def opened(redis_url: str, redis_client: redis.Redis) -> Callable[[], int]:
     """How many connections were opened since it was called last."""
+    # One more is opened to ask for the answer that half of this time has not brought.
+    configure({"default": {"LOCATION": redis_url, "OPTIONS": {"socket_timeout": SOON}}})
     before = 0
 
     def count() -> int:
