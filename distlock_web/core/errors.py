@@ -130,7 +130,8 @@ class NotSent(BackendUnavailable):
     """The store of the locks was not asked.
 
     For authors of stores: the request was not sent, or what was sent was undone. Nothing of this verb is done, for
-    sure, and the same request would only wait again. So it is neither repeated nor cancelled.
+    sure, and the same request would only wait again. So it is neither repeated nor cancelled, except a release that
+    leaves something (``cooldown``): that is asked for once more.
     """
 
 

@@ -158,22 +158,22 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
 
 
 async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> Loss | None:
-    claim = hold.claim_to_the_end
-    args = (claim, cooldown) if record is None else (claim, cooldown, record)  # which not every store understands
+    args = (hold.claim_to_the_end, cooldown, *(() if record is None else (record,)))  # not every store has records
+    there_until = 0.0 if record is None else now() + cooldown
     if not sent_before:
         try:
             return await port.release(*args)
         except BackendUnavailable as error:
-            if isinstance(error, NotSent):  # what the second one says is so, for nothing of this one was done
+            if isinstance(error, NotSent):
                 if not cooldown:  # the store goes on with it when it can
                     raise
-                return await port.release(*args)
-    return await _release_again(port, hold, args, logging.INFO if sent_before else logging.WARNING)
+                return await port.release(*args)  # nothing of the first was done, so what is said now is so
+    return await _release_again(port, hold, args, there_until, logging.INFO if sent_before else logging.WARNING)
 
 
-async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], level: int) -> Loss | None:
+async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], there_until: float, level: int) -> Loss | None:
     loss: Loss | None = await port.release(*args)
-    if loss is None or loss == "revoked":
+    if loss is None or loss == "revoked" or now() < there_until:  # had the first been done, its record would be there
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
     # interrupted it, it was nearly always done.

@@ -405,6 +405,3 @@ class KeyTemplates:
                 # A positional-only parameter's name may come again in **kwargs, sent by anybody: it must not win.
                 arguments = {**arguments.pop(parameter.name), **arguments}
         return arguments | {name: read() for name, read in self.variables.items()}
-
-
-# What a function is called, and which arguments it has, also behind a framework or another decorator ------------------

@@ -551,8 +551,11 @@ def test_an_interrupted_end_leaves_its_record(
     assert counted.once()() == {"number": 1, "run": 1}
 
 
-def test_a_record_that_comes_too_late_is_a_loss(monkeypatch: pytest.MonkeyPatch, counted: Counted) -> None:
-    """The row was locked, so nothing of the first release was done. Its caller was answered, and it ran again."""
+@pytest.mark.parametrize("error", [NotSent, BackendUnavailable])
+def test_a_record_that_comes_too_late_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, error: type[BackendUnavailable]
+) -> None:
+    """Had the first release been done, its record would be there. The caller was answered, and it ran again."""
     configure({"default": {"BACKEND": "memory"}})
     release, tries = MemoryPort.release, list[str]()
 
@@ -560,7 +563,7 @@ def test_a_record_that_comes_too_late_is_a_loss(monkeypatch: pytest.MonkeyPatch,
         tries.append(claim.name)
         if len(tries) == 1:
             port._lock(claim.name).owners[claim.token].until = 0.0
-            raise NotSent("Others keep the row locked.")
+            raise error("No answer to the release.")
         return await release(port, claim, *args)
 
     monkeypatch.setattr(MemoryPort, "release", refused_until_it_is_lost)
@@ -568,6 +571,25 @@ def test_a_record_that_comes_too_late_is_a_loss(monkeypatch: pytest.MonkeyPatch,
         counted.once()()
     assert tries == ["disLock:once:job:1"] * 2
     assert counted.once()() == {"number": 1, "run": 2}
+
+
+@pytest.mark.parametrize("error", [NotSent, BackendUnavailable])
+def test_a_record_whose_answer_was_lost_is_there(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, error: type[BackendUnavailable]
+) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    release, tries = MemoryPort.release, list[str]()
+
+    async def lost(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+        tries.append(claim.name)
+        answer = await release(port, claim, *args)
+        if len(tries) == 1:
+            raise error("No answer to the release.")
+        return answer
+
+    monkeypatch.setattr(MemoryPort, "release", lost)
+    assert counted.once()() == counted.once()() == {"number": 1, "run": 1}
+    assert counted.runs == 1
 
 
 def test_what_it_leaves_uncommitted_is_not_recorded_as_done(
