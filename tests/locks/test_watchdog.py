@@ -456,3 +456,22 @@ def test_an_answer_is_awaited_until_the_first_deadline(
     monkeypatch.setattr(watchdog, "now", lambda: moment)
     by_hand._renew(items)
     assert waited == [pytest.approx(patience, abs=1e-6)]
+
+
+def test_it_rests_while_it_has_nothing_to_look_after(by_hand: watchdog.Watchdog) -> None:
+    assert by_hand._is_left() is False
+    by_hand._idle_since = now()
+    assert 0 < by_hand._step() <= watchdog.IDLE_TIMEOUT
+
+
+def test_a_lease_comes_to_the_thread_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to another one first: a server that hangs would keep it waiting."""
+    added: list[tuple[object, list[str]]] = []
+    monkeypatch.setattr(Store, "server_of", lambda store, claim: claim.name[-1])
+    monkeypatch.setattr(
+        watchdog.Watchdog,
+        "add",
+        lambda dog, items: added.append((dog._server, [item.hold.name for item in items])),
+    )
+    watchdog._add([due(key) for key in ("1:a", "2:b", "3:a")])
+    assert added == [("a", ["disLock:1:a", "disLock:3:a"]), ("b", ["disLock:2:b"])]
