@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from itertools import product
 from typing import Any
 
 import pytest
 import redis
 
 from distlock_web import LockBusy, attach, lock
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import SHARED, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
 from tests.support.callers import Beside, unrelated
@@ -81,6 +82,54 @@ def test_every_key_has_an_end_at_all_times(redis_client: redis.Redis, beside: Be
         if keys := endless(redis_client):
             found[name] = keys
     assert found == {}
+
+
+#: How a share may end. It cannot be detached.
+ENDINGS: dict[str, Callable[[Any, Claim, int], Coroutine[Any, Any, object]]] = {
+    "released": lambda port, claim, fence: port.release(claim),
+    "kept for a while": lambda port, claim, fence: port.release(claim, LONG / 2),
+    "undone": lambda port, claim, fence: port.cancel(claim),
+    "revoked": lambda port, claim, fence: port.revoke(claim.name, fence),
+}
+#: Who waits for it: a process that listens, or none does, and whether the claim is for a place or for the lock alone.
+HEARS, DEAF = "a" * 16, "b" * 16
+WAITING = {"nobody": "", "one that died": DEAF, "one for a place": HEARS, "one for the lock alone": HEARS}
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+@pytest.mark.parametrize("limit", [2, SHARED])
+@pytest.mark.parametrize("waits", WAITING)
+def test_every_key_has_an_end_however_shares_end(redis_client: redis.Redis, waits: str, limit: int, index: str) -> None:
+    """The last share's field was removed, with its key and the TTL of that, and the tombstone made the key anew."""
+    port, process = registry().store("default").port(THREADS), WAITING[waits]
+    found: list[str] = []
+    with redis_client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+        pubsub.subscribe(f"distlock:wake:{HEARS}")
+        eventually(lambda: redis_client.pubsub_numsub(f"distlock:wake:{HEARS}")[0][1], "it listens")
+        for endings in [*product(ENDINGS), *product(ENDINGS, repeat=2)]:
+            for leases in ((LONG, 2 * LONG), (2 * LONG, LONG)):
+                name, said = f"disLock:{len(found)}", ""
+                claims = [Claim(name, new_token().limited(limit), lease) for lease in leases[: len(endings)]]
+                grants = [drive(port.acquire(claim, 0)) for claim in claims]
+                if process:
+                    entry = new_token(process).limited(limit) if waits == "one for a place" else new_token(process)
+                    queue = f"{{{name}}}:queue"
+                    redis_client.zadd(f"{queue}:{process}", {f"{entry} {int(LONG * 1000)} waits": 1})
+                    redis_client.zadd(queue, {process: 1})
+                    redis_client.pexpire(f"{queue}:{process}", int(LONG * 1000))
+                    redis_client.pexpire(queue, int(LONG * 1000))
+                for ending, claim, grant in zip(endings, claims, grants, strict=True):
+                    if index == "lost":
+                        redis_client.delete(INDEX)
+                    assert isinstance(grant, Granted)
+                    drive(ENDINGS[ending](port, claim, grant.fence or 0))
+                    said += f" {ending}: {endless(redis_client)}"
+                for row in drive(port.inspect([name])):  # who was handed it, or is kept for a while
+                    drive(port.revoke(name, row.fence or 0))
+                    said += f" {row.state}, revoked: {endless(redis_client)}"
+                found.append(said)
+                redis_client.flushdb()
+    assert [said for said in found if said.count("[]") != said.count("[")] == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.0004])

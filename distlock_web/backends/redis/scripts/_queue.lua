@@ -201,7 +201,7 @@ local function let_go_share(lock, token, state, ms)
   if ms > 0 then
     lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
   end
-  lock.kept = known.last
+  lock.kept = ms == 0 and known.last -- for how long N lives; a tombstone may have made it anew, without a TTL
   local process = string.sub(token, 1, 16)
   if state ~= 'revoked' then
     set_place(process)
