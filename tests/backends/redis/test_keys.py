@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, attach, lock
-from distlock_web.core.backend import SHARED, Claim, Granted
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
 from tests.support.callers import Beside, unrelated
@@ -201,6 +201,36 @@ def test_the_index_outlives_its_last_use(redis_client: redis.Redis, busy: bool) 
     redis_client.pexpire(INDEX, 60_000)
     assert [unrelated(f"b:{number}", expire=30).release() for number in range(3)] == [None] * 3
     assert redis_client.zcard(INDEX) == 3, "one mark"
+
+
+def test_a_hand_over_that_begins_a_quarter_of_a_day_gives_the_index_its_end_anew(
+    redis_client: redis.Redis, beside: Beside
+) -> None:
+    """It moved the mark, and did not look: until the next quarter nobody did."""
+    lease = unrelated(KEY, expire=30)
+    waiting = beside(lock(KEY, expire=30, wait=LONG).acquire)
+    queued(redis_client, KEY)
+    for mark in ("{lasts}", "{lasts too}"):
+        redis_client.zincrby(INDEX, 1, mark)
+    redis_client.pexpire(INDEX, 60_000)
+    lease.release()
+    assert redis_client.pttl(INDEX) > 12 * 3_600_000
+    waiting.result(SOON).release()
+
+
+@pytest.mark.parametrize("limit", [1, 2, SHARED])
+def test_a_late_copy_leaves_the_listing_as_it_is(redis_client: redis.Redis, limit: int) -> None:
+    """The lock is kept for a while after its end; an old copy of its acquisition listed it for less."""
+    port = registry().store("default").port(THREADS)
+    claim = Claim(NAME, new_token(limit=limit), 5.0)
+    assert isinstance(drive(port.acquire(claim, 0)), Granted)
+    assert drive(port.release(claim, 2 * LONG)) is None
+    listed = redis_client.zscore(INDEX, NAME)
+    assert isinstance(drive(port.acquire(claim, 0)), Busy)
+    now_listed = redis_client.zscore(INDEX, NAME)
+    assert listed is not None
+    assert now_listed is not None
+    assert now_listed > listed - 1_000_000, "a TTL is rounded, and the script takes its time"
 
 
 def test_a_lock_that_is_asked_for_stays_listed_to_its_end(redis_store: str, redis_client: redis.Redis) -> None:

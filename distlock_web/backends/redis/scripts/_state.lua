@@ -44,10 +44,11 @@ local function next_fence(now, ms)
   highest = fence
   -- By the fence: where the clock was set back, the mark must not move again without the floor. See acquire.lua.
   local quarter = format('-%d', fence / QUARTER)
-  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, quarter, MARK, quarter, DOUBLE)
+  local ends = format('%d', now + ms * 1000)
+  local changed = call('ZADD', INDEX, 'CH', format('-%d', fence), FENCES, ends, N, quarter, MARK, quarter, DOUBLE)
   -- Where the clock was set back, the floor is known until it has come there again.
   local needed = math.max(tonumber(ms), (fence - now) / 1000)
-  if added == 4 or needed > 60000 then -- it is new; or has to last for long
+  if changed > 2 or needed > 60000 then -- the mark is one of them; or it has to last for long
     keep_index(needed)
   end
   return fence

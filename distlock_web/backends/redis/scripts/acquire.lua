@@ -67,6 +67,14 @@ local process = string.sub(token, 1, 16)
 local entry = token .. ' ' .. expire .. ' ' .. holder
 local lock = read()
 local free = is_free(lock)
+
+-- It is known to be taken until then (µs): the ZADD above may have listed it for less.
+local function list_until(ends)
+  if not free and ends >= now + expire * 1000 then
+    call('ZADD', INDEX, 'GT', format('%d', ends), N)
+  end
+end
+
 if lock and lock.record then
   call('ZREM', INDEX, N) -- the way of a free lock has listed it
   if asked then -- who did not hear that it is done: what is handed over to it later would not be taken
@@ -79,7 +87,9 @@ if refused then
 end
 if lock and lock.token == token then
   if not holds(lock) then -- a copy of this that was lost on the way, after its owner gave the lock back
-    return taken(lock, math.max(call('PTTL', N), 1))
+    local left = math.max(call('PTTL', N), 1)
+    list_until(now + left * 1000)
+    return taken(lock, left)
   end
   list(lock, live_at_least(N, expire))
   if lock.state == 'granted' then
@@ -91,6 +101,7 @@ end
 local share = lock and lock.shares and lock.shares[token]
 if share then
   if not holds(share) then
+    list_until(lock.last)
     return taken(share, math.max(math.ceil((share.ends - now) / 1000), 1))
   end
   share.ends, share.state = math.max(share.ends, now + expire * 1000), 'held'
@@ -116,10 +127,7 @@ if admits(lock, token) then
 end
 
 local remaining = free_in(lock, limit_of(token), now)
-local known_until = lock.shares and lock.last or now + remaining * 1000
-if not free and known_until >= now + expire * 1000 then
-  call('ZADD', INDEX, 'GT', format('%d', known_until), N) -- the ZADD above may have put it earlier
-end
+list_until(lock.shares and lock.last or now + remaining * 1000)
 
 -- include: _join
 
