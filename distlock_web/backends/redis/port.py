@@ -50,6 +50,9 @@ class RedisPort(ListingVerbs):
         """``place``: where it stands in the queue, for it has waited before, at another node.
 
         It goes on to stand there: who asks without joining leaves, and while the slot moves no queue is made anew.
+
+        Where the caller's loop is closed without a word during the first question, the lock is held until its lease
+        ends, as with ``wait=0``.
         """
         if wait == 0 or (place is None and not self._listener.ready):  # most locks are free: nobody has to listen
             waited = claim.token in self._listener.waiters
