@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import FrameType
 
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
@@ -93,7 +94,7 @@ def leader(
         "wait": QUEUE, "renew": True, "on_lost": candidate._look,
     }  # fmt: skip
     candidate._lock = Lock((whole_key(key),), options_of(options), call_site(sys._getframe(1)))
-    candidate._enter(inside=threading.get_ident())
+    candidate._enter()
     return candidate
 
 
@@ -160,14 +161,14 @@ class Candidate:
 
     # The campaign ---------------------------------------------------------------------------------------------------
 
-    def _enter(self, inside: int) -> None:
-        """Take part from now on; ``inside``: of the thread that is perhaps importing the app."""
+    def _enter(self) -> None:
+        """Take part from now on. The caller is perhaps importing the app."""
         _candidates.add(self)
-        start_thread("distlock-leader", self._context.copy().run, self._run, inside)
+        start_thread("distlock-leader", self._context.copy().run, self._run, _imports_around())
 
-    def _run(self, inside: int) -> None:
+    def _run(self, imports: list[ModuleSpec]) -> None:
         until = now() + LONGEST_IMPORT
-        while not self._is_over and _is_importing(inside) and now() < until:
+        while not self._is_over and any(map(_is_running, imports)) and now() < until:
             self._pause(0.05)
         if not self._is_over:
             self._pause(GRACE)
@@ -250,7 +251,7 @@ class Candidate:
             _candidates.discard(self)
         else:
             try:
-                self._enter(inside=threading.get_ident())
+                self._enter()
             except RuntimeError:
                 text = "leader(%r) has no thread in this process, which never leads"
                 logger.exception(text, self._name, extra=self._log_fields())
@@ -360,14 +361,24 @@ def _give_back(lease: Lease, name: str) -> None:
         logger.warning("leader(%r): %s", name, error, extra=scope_of(lease).log_fields("leader"))
 
 
-def _is_importing(thread: int) -> bool:
-    """Whether an import runs in this thread: of an app that is not complete yet."""
-    frame = sys._current_frames().get(thread)
+def _imports_around() -> list[ModuleSpec]:
+    """Those that the running code is inside of: of an app that is not complete yet.
+
+    Its own thread looks, once. CPython 3.11 breaks, or ends the process, where another one goes through its frames.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    found = list[ModuleSpec]()
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
-            return True
+        spec: ModuleSpec | None = frame.f_globals.get("__spec__")
+        if spec is not None and _is_running(spec):
+            found.append(spec)
         frame = frame.f_back
-    return False
+    return found
+
+
+def _is_running(spec: ModuleSpec) -> bool:
+    """Whether this import has not ended yet. ``importlib`` itself asks so, where a module is imported in a circle."""
+    return bool(getattr(spec, "_initializing", False))
 
 
 def _forks_for_the_app() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-import importlib.util
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -423,13 +424,11 @@ def test_the_page_of_held_locks_says_what_it_is(company: Company) -> None:
     assert "leader scheduler" in row.describe()
 
 
-def test_nobody_begins_while_the_app_is_imported(company: Company, tmp_path: Path) -> None:
+def test_nobody_begins_while_the_app_is_imported(
+    company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that loads it before it forks would lead itself."""
-    (tmp_path / "shop.py").write_text("begin()\n")
-    spec = importlib.util.spec_from_file_location("shop", tmp_path / "shop.py")
-    assert spec is not None
-    assert spec.loader is not None
-    shop = importlib.util.module_from_spec(spec)
+    (tmp_path / "shop_app.py").write_text("from shop_jobs import begin\nbegin()\n")
     called, goes_on = threading.Event(), threading.Event()
 
     def begin() -> None:
@@ -438,16 +437,22 @@ def test_nobody_begins_while_the_app_is_imported(company: Company, tmp_path: Pat
         assert goes_on.wait(PATIENCE)
         company.did.append("imported")
 
-    vars(shop)["begin"] = begin
-    importing = threading.Thread(target=spec.loader.exec_module, args=(shop,))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "shop_jobs", SimpleNamespace(begin=begin))
+    monkeypatch.delitem(sys.modules, "shop_app", raising=False)
+    importing = threading.Thread(target=importlib.import_module, args=("shop_app",))
     importing.start()
     assert called.wait(PATIENCE)
-    assert importing.ident is not None
-    assert module._is_importing(importing.ident)
-    assert not module._is_importing(threading.get_ident())
+    shop = sys.modules["shop_app"].__spec__
+    assert shop is not None
+    assert module._is_running(shop)
+    assert module._imports_around() == [], "it is another thread's"
+    goes_on.wait(0.2)  # its thread looks several times
     goes_on.set()
     importing.join(PATIENCE)
+    assert not module._is_running(shop)
     company.saw("imported", "start a")
+    monkeypatch.delitem(sys.modules, "shop_app")
 
 
 # Forks and ends -----------------------------------------------------------------------------------------------------
