@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from distlock_web.core.config import StoreConfig
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.core.worker import start_thread
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside, unrelated
 from tests.support.forking import beside_threads, in_child
@@ -54,10 +54,10 @@ def end_our_session() -> None:
 
 @pytest.mark.slow
 def test_a_restart_of_the_server_costs_nobody_his_lock(own_zookeeper: ZooKeeperServer, beside: Beside) -> None:
-    lease = lock("order:7", expire=20.0).acquire()
-    waiter = beside(lock("order:7", expire=20.0, wait=LONG).acquire)
-    eventually(lambda: _waiters() == 1, "it waits")
-    time.sleep(0.5)  # it stands in the line before its acquisition is answered, and then it sleeps
+    injector = FaultInjector(registry().store("default"))
+    lease = lock("order:7", expire=LONG).acquire()
+    waiter = beside(lock("order:7", expire=LONG, wait=LONG).acquire)
+    eventually(lambda: "wait" in injector.calls, "its acquisition is answered, and it sleeps")
     own_zookeeper.kill()
     with pytest.raises(BackendUnavailable):
         lease.extend()
