@@ -270,7 +270,7 @@ def test_a_response_that_a_cancelled_middleware_has_keeps_no_lock() -> None:
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        async with lock("view", wait=2):
+        async with lock("view", wait=20):
             pass
 
     gc.disable()
@@ -334,7 +334,7 @@ def test_a_body_that_cannot_be_sent_ends_in_its_request_and_with_its_lock(url: s
     async def ask() -> None:
         with pytest.raises(Gone):
             await send_until(fails_at, url)
-        async with lock("view", wait=5):
+        async with lock("view", wait=20):
             pass
         for _ in range(500):
             if closed:

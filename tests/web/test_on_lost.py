@@ -62,8 +62,8 @@ VIEWS = {
         for policy, on_lost in POLICIES.items()
         for name, view in LOSSES.items()
     },
-    "hanging/": View(hanging, {"key": "order", "expire": 2.0, "renew": True, "on_lost": "cancel"}),
-    "hanging-expired/": View(hanging, {"key": "order", "expire": 1.0, "on_lost": "cancel"}),
+    "hanging/": View(hanging, {"key": "order", "expire": 4.0, "renew": True, "on_lost": "cancel"}),
+    "hanging-expired/": View(hanging, {"key": "order", "expire": 3.0, "on_lost": "cancel"}),
 }
 urlpatterns = urls(VIEWS)
 pytestmark = pytest.mark.usefixtures("memory")

@@ -84,6 +84,7 @@ def get(request: pytest.FixtureRequest, settings: Any) -> Iterator[Callable[[str
             yield lambda address: runner.run(one(address))  # in the runner's one context
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["/once/", "/aonce/"])
 def test_a_lease_that_a_request_leaves_to_its_time_is_not_the_next_requests(
