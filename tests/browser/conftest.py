@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 from distlock_web import Lease, LeaseLost, configure, lock
 from distlock_web.core.registry import registry
@@ -25,6 +25,8 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
 )  # fmt: skip
+
+expect.set_options(timeout=30_000)  # a busy machine may need more than the usual five seconds
 
 
 @pytest.fixture

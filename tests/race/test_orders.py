@@ -288,6 +288,7 @@ def test_who_tries_again_some_times_lets_the_other_go_on(shop: Database, race: R
     assert outcome.tried > 5
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_who_polls_for_what_nobody_does_is_ended(shop: Database, race: Race) -> None:
     def poll() -> None:
@@ -295,7 +296,7 @@ def test_who_polls_for_what_nobody_does_is_ended(shop: Database, race: Race) -> 
             pass
 
     with pytest.raises(RaceRefused, match=r"A has done the same again and again.* SELECT … FROM race_shop_stock"):
-        race(poll, buy_other, setup=one, hang=0.5, seconds=60)
+        race(poll, buy_other, setup=one, hang=3.0, seconds=60)
     assert_nothing_is_left(shop)
 
 

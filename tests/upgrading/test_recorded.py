@@ -37,7 +37,7 @@ class Found(NamedTuple):
 @pytest.fixture
 def three_nodes(redlock_nodes: list[Any]) -> dict[str, Any]:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in redlock_nodes[:3])
-    return {"LOCATION": f"redlock://{hosts}/0?restart_delay=0&socket_timeout=2&socket_connect_timeout=2"}
+    return {"LOCATION": f"redlock://{hosts}/0?restart_delay=0&socket_timeout=10&socket_connect_timeout=10"}
 
 
 @pytest.fixture(params=STORES)
