@@ -21,6 +21,7 @@ from tests.support.waiting import LONG, PATIENCE
 
 @pytest.mark.slow
 class TestWithAWorker:
+    @pytest.mark.timing
     def test_it_runs_when_the_lease_is_over_and_counts_no_retry(self, pool: str, workers: CeleryWorkers) -> None:
         """Its ``max_retries`` is 0. It comes back once, for the holder's lease is known, and not again and again."""
         lock(f"report:{pool}", expire=3).acquire()  # and never released
