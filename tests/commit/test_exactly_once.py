@@ -147,6 +147,7 @@ def dies_at(step: int, work: Callable[[], object]) -> bool:
     return status != 0
 
 
+@pytest.mark.timeout(400)  # some forty processes, one after the other
 @beside_threads
 def test_wherever_the_process_dies_there_is_one_effect_and_its_record(
     order: Order, engine: Engine, database: Database
