@@ -159,6 +159,13 @@ def _with_what_is_there() -> Generator[None]:
         without("redis", missing)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # For .ci/still, which knows when the machine stood still.
+    if report.failed and (file := os.environ.get("DISTLOCK_FAILED_TESTS")) and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(file, "a", encoding="utf-8") as failed:
+            failed.write(f"{report.start} {report.stop} {report.nodeid}\n")
+
+
 def pytest_sessionfinish() -> None:
     # What is measured is written at a worker's exit, for which xdist waits ten seconds: on a busy machine it was lost.
     measuring = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
