@@ -68,7 +68,7 @@ DOCUMENTED = {
     "_get_current_object",  # werkzeug, Celery
     "_asdict", "_replace", "_fields",  # named tuples
     "_getframe", "_get_running_loop", "_GeneratorContextManager", "_AsyncGeneratorContextManager",
-    "_initializing",  # a module's spec: test_leader has a module that is being imported
+    "_initializing",  # importlib's own flag of a module that is being imported; test_leader has one
 }  # fmt: skip
 #: Redis-py's, which have a test of their own.
 ELSEWHERE = {"_sock", "_writer"}

@@ -439,7 +439,6 @@ def test_nobody_begins_while_the_app_is_imported(
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "shop_jobs", SimpleNamespace(begin=begin))
-    monkeypatch.delitem(sys.modules, "shop_app", raising=False)
     importing = threading.Thread(target=importlib.import_module, args=("shop_app",))
     importing.start()
     assert called.wait(PATIENCE)
@@ -452,7 +451,7 @@ def test_nobody_begins_while_the_app_is_imported(
     importing.join(PATIENCE)
     assert not module._is_running(shop)
     company.saw("imported", "start a")
-    monkeypatch.delitem(sys.modules, "shop_app")
+    del sys.modules["shop_app"]
 
 
 # Forks and ends -----------------------------------------------------------------------------------------------------
