@@ -187,6 +187,8 @@ def test_a_dropped_response_of_a_store_that_hangs_costs_no_lease(monkeypatch: py
             renewed_now(lease)
     finally:
         over.set()
+    for lease in others:
+        lease.release()
 
 
 @pytest.mark.usefixtures("memory_store")
