@@ -6,8 +6,9 @@ import ast
 import re
 import tomllib
 
-from tests.support.mutants.__main__ import KNOWN, PACKAGE, PROJECT
+from tests.support.mutants.__main__ import KNOWN, PROJECT
 from tests.support.mutants.subjects import FILES, LATER
+from tests.support.source import PACKAGE
 
 #: By the name of its file: which survive, each with the reason.
 SURVIVORS = tomllib.loads(KNOWN.read_text("utf-8"))
@@ -27,7 +28,7 @@ def functions(code: str) -> set[str]:
 def test_a_survivor_is_of_a_function_and_a_line_that_are_there_and_has_a_reason() -> None:
     wrong = []
     for name, reasons in SURVIVORS.items():
-        code = (PROJECT / PACKAGE / (FILES | LATER)[name][0]).read_text("utf-8")
+        code = (PACKAGE / (FILES | LATER)[name][0]).read_text("utf-8")
         known, words = functions(code), " ".join(code.split())
         for text in (text for reason in reasons if reason["why"] for text in reason["mutants"]):
             function, _, change = text.partition(": ")
