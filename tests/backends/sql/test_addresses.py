@@ -126,6 +126,7 @@ class _SeveralHosts(Database):
         return {**super().django, "HOST": "127.0.0.1,127.0.0.1", "PORT": f"{self.port},{self.port}"}
 
 
+@pytest.mark.usefixtures("postgres_settings")  # an empty one: another test's lock may live
 def test_a_framework_may_name_several_hosts(postgres_locks: Database, django_db_blocker: Any) -> None:
     several = _SeveralHosts(postgres_locks.kind, postgres_locks.name, postgres_locks.port)
     with django_db_blocker.unblock(), django_alias("locks", several):
