@@ -98,14 +98,16 @@ class Outage:
         """For which a request is waited for that was given so many: never longer than an answer may take."""
         return self.timeout if given is None else min(given, self.timeout)
 
-    def _says_nothing(self, seconds: float | None) -> bool:
-        """Of the server: a request that had fewer seconds than an answer may take, and none came. A late renewal has
-        milliseconds, and its row may be locked. None: it had all of them."""
+    def _had_too_little_time(self, seconds: float | None) -> bool:
+        """Whether a request had fewer seconds than an answer may take: that none came says nothing of the server then.
+
+        A late renewal has milliseconds, and its row may be locked. None: it had all of them.
+        """
         return seconds is not None and seconds < self.timeout
 
     def begin(self, error: BaseException, seconds: float | None = None) -> None:
         """A request has waited for so many seconds in vain, and so has a fresh connection: the server is silent."""
-        if self._says_nothing(seconds):
+        if self._had_too_little_time(seconds):
             return
         self._in_vain = now()
         if self._silent_since is None and not self._closed:  # else a late renewal would have it asked for ever
@@ -172,7 +174,7 @@ class Outage:
     async def in_vain(self, error: BaseException, seconds: float | None, runtime: Runtime, asked: float | None) -> None:
         """No connection could be opened in these seconds. The server is silent, unless it answers on another one,
         within half of its time from when it was ``asked``; None: it is asked now."""
-        wants = not self._says_nothing(seconds)
+        wants = not self._had_too_little_time(seconds)
         if wants and not await self.answers(self.ask() if asked is None else asked, self.timeout / 2, runtime):
             self.begin(error)
 
