@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from ..core import integrations
-from ..core.backend import Loss, Port
+from ..core.backend import Loss, Port, drift
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now
 from . import kept
@@ -159,7 +159,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
 
 async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> Loss | None:
     args = (hold.claim_to_the_end, cooldown, *(() if record is None else (record,)))  # not every store has records
-    there_until = 0.0 if record is None else now() + cooldown
+    there_until = now() + cooldown - drift(cooldown) if cooldown else 0.0
     if not sent_before:
         try:
             return await port.release(*args)
@@ -173,7 +173,7 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
 
 async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], there_until: float, level: int) -> Loss | None:
     loss: Loss | None = await port.release(*args)
-    if loss is None or loss == "revoked" or now() < there_until:  # had the first been done, its record would be there
+    if loss is None or loss == "revoked" or now() < there_until:  # had the first been done, it would be kept
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
     # interrupted it, it was nearly always done.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from distlock_web import distributed_lockable, lock
-from distlock_web.core.backend import Granted
+from distlock_web import BackendUnavailable, LeaseLost, distributed_lockable, lock
+from distlock_web.backends.memory import MemoryPort
+from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks.call import Call
@@ -56,3 +60,103 @@ def test_a_call_that_fails_after_it_was_judged_stays_taken(monkeypatch: pytest.M
         asyncio.run(decorate(work_async)()) if asynchronous else decorate(lambda: None)()
     (line,) = drive(registry().store("default").port(THREADS).inspect())
     assert line.state == "cooldown"
+
+
+# A release whose answer does not come ----------------------------------------------------------------------------------
+
+
+def in_a_block(end: Callable[[], None]) -> None:
+    with lock("a", hold_at_least=LONG):
+        end()
+
+
+async def in_an_async_block(end: Callable[[], None]) -> None:
+    async with lock("a", hold_at_least=LONG):
+        end()
+
+
+def in_a_block_inside(end: Callable[[], None]) -> None:
+    with lock("a"):
+        in_a_block(end)
+
+
+def by_hand(end: Callable[[], None]) -> None:
+    lease = lock("a", hold_at_least=LONG).acquire()
+    end()
+    lease.release()
+
+
+@distributed_lockable(key="a", hold_at_least=LONG)
+def in_a_call(end: Callable[[], None]) -> None:
+    end()
+
+
+@distributed_lockable(key="a", hold_at_least=LONG)
+async def in_an_async_call(end: Callable[[], None]) -> None:
+    end()
+
+
+WAYS = [in_a_block, in_an_async_block, in_a_block_inside, by_hand, in_a_call, in_an_async_call]
+
+
+def run(way: Callable[..., Any], end: Callable[[], None]) -> None:
+    asyncio.run(way(end)) if asyncio.iscoroutinefunction(way) else way(end)
+
+
+def first_release(monkeypatch: pytest.MonkeyPatch, *, done: bool, error: type[BackendUnavailable]) -> None:
+    """The answer to the first release does not come, and the lease ends meanwhile."""
+    release, tries = MemoryPort.release, list[str]()
+
+    async def unanswered(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+        tries.append(claim.name)
+        if len(tries) > 1:
+            return await release(port, claim, *args)
+        if done:
+            await release(port, claim, *args)
+        else:
+            port._lock(claim.name).owners[claim.token].until = 0.0
+        raise error("No answer to the release.")
+
+    monkeypatch.setattr(MemoryPort, "release", unanswered)
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("error", [NotSent, BackendUnavailable])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lock_that_was_free_while_it_should_have_been_kept_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any], error: type[BackendUnavailable]
+) -> None:
+    """Had the first release been done, the lock would be kept for it. A line in the log said that it was released."""
+    first_release(monkeypatch, done=False, error=error)
+    with pytest.raises(LeaseLost) as caught:
+        run(way, lambda: None)
+    assert caught.value.reason == "expired"
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lock_that_is_kept_though_its_release_was_not_answered_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    first_release(monkeypatch, done=True, error=BackendUnavailable)
+    run(way, lambda: None)
+    (line,) = drive(registry().store("default").port(THREADS).inspect())
+    assert line.state == "cooldown"
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not by_hand])
+def test_what_had_not_to_be_kept_after_an_error_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is not kept after an error. So the first release may have been done."""
+    first_release(monkeypatch, done=False, error=BackendUnavailable)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(way, fail)
+    assert not hasattr(caught.value, "__notes__")
+    assert "Most likely it was released" in caplog.text

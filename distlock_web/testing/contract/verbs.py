@@ -196,6 +196,15 @@ class VerbCases(Cases):
         assert line.remaining <= 20
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
 
+    @case
+    async def test_a_copy_that_comes_after_the_lease_finds_its_cooldown(self, harness: Harness) -> None:
+        """The engine takes another answer for a loss: the lock would be kept, had the first copy been done."""
+        mine, _ = await ending(harness, self.kept)
+        assert await harness.port.release(mine, 20) is None
+        await harness.sleep(self.kept)
+        assert await harness.port.release(mine, 20) is None
+        assert (await harness.shown(NAME)).state == "cooldown"
+
     @needs("queue")
     @case
     async def test_a_lock_handed_over_goes_on_when_its_new_owner_cancels(self, harness: Harness) -> None:
