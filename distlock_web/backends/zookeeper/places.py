@@ -51,8 +51,14 @@ class Place:
     granted: bool = False
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
     releasing: bool = False  #: a release was sent, and its answer may have been lost
+    kept_until: float = 0.0  #: by our clock: so long it is taken, if such a release was done
     mark: bytes = b""  #: what the lock's own node says, which no other process changes while this place has the lock
     watching: str = ""  #: the path of the one in front, while a watch on it is out
+
+    @property
+    def left(self) -> float:
+        """Seconds that it may be taken still, by our clock."""
+        return max(self.lease.left, self.kept_until - now())
 
     @property
     def lock_path(self) -> str:
@@ -161,7 +167,7 @@ class Places:
             return []
         self._next_tidy = moment + TIDY_EVERY
         for place in self.all():
-            if place.granted and place.lease.left + TIDY_EVERY < 0:
+            if place.granted and place.left + TIDY_EVERY < 0:
                 self.give_up(place)
         return [path for path, due in list(self._leftovers.items()) if due + TIDY_EVERY < moment]
 

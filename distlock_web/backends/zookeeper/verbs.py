@@ -153,6 +153,7 @@ class ZooKeeperVerbs(BlockingVerbs):
         if place is None:
             return self._loss(claim)
         sent_before, place.releasing = place.releasing, True
+        place.kept_until = now() + cooldown
         request = delete_as_seen(place.path)
         if cooldown > 0:
             request = write(place.path, place.says(COOLDOWN, cooldown), persist=True, mark=place.mark)
@@ -167,7 +168,7 @@ class ZooKeeperVerbs(BlockingVerbs):
         if not done:
             self._places.forget(claim.token)
             loss = self._loss(claim)
-            if loss == "revoked" or not sent_before:
+            if loss == "revoked" or not sent_before or cooldown > 0:  # a cooldown would be there, had it been done
                 return loss
         self._places.released(claim.token)
         if cooldown > 0:
@@ -180,7 +181,7 @@ class ZooKeeperVerbs(BlockingVerbs):
         if place is None or not place.granted:
             return None
         lease = place.lease  # looked at once: another thread may extend it
-        if self._clock.remaining(lease.stat, lease.expire) <= 0:
+        if self._clock.remaining(lease.stat, lease.expire) <= 0 and now() >= place.kept_until:
             self._places.give_up(place)
             return None
         return place

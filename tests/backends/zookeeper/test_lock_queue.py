@@ -549,3 +549,35 @@ def test_a_stranger_in_the_line_is_said_and_not_removed(client: Any) -> None:
         lock("order:7").acquire()
     assert client.exists(stranger)
     assert len(line_of(client)) == 1, "and we have left the line"
+
+
+@pytest.mark.parametrize("first", ["done", "not done", "not done, and removed"])
+def test_a_release_whose_answer_was_lost_is_asked_for_again_after_the_lease(
+    client: Any, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """By the lease alone the lock seemed to be lost, and its cooldown was removed. What others had removed was kept."""
+    monkeypatch.setattr(places, "TIDY_EVERY", 0.0)
+    store: Any = registry().store("default").backend
+    mine, send = claim(), store._session.send
+    assert isinstance(drive(port().acquire(mine, 0)), Granted)
+
+    def unanswered(*requests: Any, **options: Any) -> Any:
+        if first == "done":
+            send(*requests, **options)
+        raise BackendUnavailable("No answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._session, "send", unanswered)
+        with pytest.raises(BackendUnavailable):
+            drive(port().release(mine, LONG))
+    place = store._verbs._places.get(mine.token)
+    place.lease = place.lease._replace(expire=0.0, since=now() - LONG)  # it is over, by now
+    if first == "not done, and removed":
+        client.delete(place.path)
+    for _ in range(2):
+        with lock("another"):
+            pass  # removes what has ended
+    lost = first == "not done, and removed"
+    for _ in range(2):
+        assert drive(port().release(mine, LONG)) == ("expired" if lost else None)
+    assert [line.state for line in drive(port().inspect([NAME]))] == ([] if lost else ["cooldown"])
