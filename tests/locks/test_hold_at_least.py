@@ -62,7 +62,7 @@ def test_a_call_that_fails_after_it_was_judged_stays_taken(monkeypatch: pytest.M
     assert line.state == "cooldown"
 
 
-# A release whose answer does not come ----------------------------------------------------------------------------------
+# A release whose answer does not come --------------------------------------------------------------------------------
 
 
 def in_a_block(end: Callable[[], None]) -> None:
