@@ -63,7 +63,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
             await _leave_nothing(scope, failure, success=error is None)
         note_unreleased(scope, failure, error)
-    loss = scope.lost_error
+    loss = scope.why_lost
     for hold in scope.holds:
         if hold.state == "lost":
             loss = hold.lost_error

@@ -212,7 +212,7 @@ class Lease:
         """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None if it is not lost."""
         if self._scope.state != "lost":
             return None
-        lost = self._scope.lost_error
+        lost = self._scope.why_lost
         return next((reason for hold in self._scope.holds if (reason := hold.reason)), lost().reason if lost else None)
 
     @property

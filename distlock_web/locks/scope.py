@@ -64,8 +64,8 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
-        "acquired", "asked", "entry", "gates", "has_waited", "holds", "in_block", "keep_for", "locked", "lost_error",
-        "opener", "record", "reentered", "runtime", "settle", "spec", "turns", "waited", "waits_until", "warned",
+        "acquired", "asked", "entry", "gates", "has_waited", "holds", "in_block", "keep_for", "locked", "opener",
+        "record", "reentered", "runtime", "settle", "spec", "turns", "waited", "waits_until", "warned", "why_lost",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: Opener | None = None, in_block: bool = True) -> None:
@@ -89,8 +89,9 @@ class Scope:
         self.reentered: list[NestedTurn] = []  #: in holds of the blocks around it
         self.turns: list[NestedTurn] = []  #: those, and what is waited for
         self.gates: dict[str, Gate] = {}  #: into its own holds, by name
-        #: What it is told where it has no lock though no hold is lost: the block around has ended, a hand-over failed.
-        self.lost_error: Callable[..., LeaseLost] | None = None
+        #: Makes the ``LeaseLost`` of a scope without a lock, though no hold is lost: the block around has ended, or a
+        #: hand-over has failed. None: it has its lock.
+        self.why_lost: Callable[..., LeaseLost] | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._generation = Process.generation
         self._open = [True]  # emptied by what ends the block: list.pop is atomic
@@ -113,8 +114,8 @@ class Scope:
         for hold in self.holds:
             if not hold.check():
                 raise hold.lost_error()
-        if self.lost_error is not None:
-            raise self.lost_error()
+        if self.why_lost is not None:
+            raise self.why_lost()
 
     def check_usable(self) -> None:
         """``NotHeld`` if the block is over; ``LeaseLost`` if a lock is lost, also to a fork, which the parent kept."""
@@ -131,7 +132,7 @@ class Scope:
 
     def without(self, hold: Hold, reason: LossReason) -> None:
         """It has this hold no more: tell who listens, and those inside."""
-        self.lost_error = self.lost_error or partial(hold.lost_error, otherwise=reason)
+        self.why_lost = self.why_lost or partial(hold.lost_error, otherwise=reason)
         if self._unwatch is not None:
             self._unwatch()
         self._close_gates()
@@ -152,7 +153,7 @@ class Scope:
     def state(self) -> State:
         """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
         states = {hold.state for hold in self.holds}
-        if "lost" in states or self.lost_error is not None:
+        if "lost" in states or self.why_lost is not None:
             return "lost"
         if not self._open:
             return "releasing" if "releasing" in states else "released"
@@ -161,7 +162,7 @@ class Scope:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
-        return 0.0 if self.lost_error is not None else min((hold.remaining for hold in self.holds), default=0.0)
+        return 0.0 if self.why_lost is not None else min((hold.remaining for hold in self.holds), default=0.0)
 
     def wait_left(self) -> float | None:
         """Seconds that the caller wants to wait still; None: for ever."""
@@ -200,7 +201,7 @@ class Scope:
 
     def keep_taken(self) -> None:
         """It has succeeded: a hold of a block around it, in which it was, stays taken after its release."""
-        if self.lost_error is None:
+        if self.why_lost is None:
             for turn in self.reentered:
                 turn.hold.keep_until = max(turn.hold.keep_until, turn.since + self.keep_for)
 
@@ -249,7 +250,7 @@ class Scope:
         self._callbacks.append(callback)
         for hold in self.holds:
             hold.on_end(callback)
-        if self.lost_error is not None:
+        if self.why_lost is not None:
             callback()
 
     def forget_callback(self, callback: Callable[[], object]) -> None:

@@ -413,7 +413,7 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
         return
     stop = partial(_remove, watched)
     scope.watch(stop)  # first: who is interrupted here stops it
-    if scope.lost_error is None:  # else it was gone before there was anything to stop
+    if scope.why_lost is None:  # else it was gone before there was anything to stop
         _add(watched)
 
 

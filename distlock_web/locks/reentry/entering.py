@@ -27,7 +27,7 @@ async def enter_again(scope: Scope, port: Port, name: str) -> bool:
     spec = scope.spec
     while (found := chain.find_enclosing(spec.store, name, _passes_by(scope))) is not None:
         outer, hold = found
-        if outer.lost_error is None and hold.check():
+        if outer.why_lost is None and hold.check():
             check_limit(spec.limit, hold)
             gate = gate_of(outer, hold)
             if not chain.is_inside(outer):  # a lease that was entered elsewhere: the gate is there
@@ -40,12 +40,12 @@ async def enter_again(scope: Scope, port: Port, name: str) -> bool:
                     admission = await gate.enter(turn, scope.runtime, scope.wait_left(), spec.max_waiters)
             if admission in ("busy", "full"):
                 raise busy_error(spec, name, _busy_with(hold)._replace(full=admission == "full"))
-            if admission == "ours" and outer.lost_error is None and hold.check():
+            if admission == "ours" and outer.why_lost is None and hold.check():
                 _reenter(scope, turn)
                 await _give_time(port, hold, spec.expire)
                 return True
             turn.leave()
-        loss = outer.lost_error or (None if hold.check() else hold.lost_error)
+        loss = outer.why_lost or (None if hold.check() else hold.lost_error)
         if loss is not None and outer.alive:
             raise loss(_STILL_INSIDE)
         # The block around us has ended meanwhile, or is a lease that was entered elsewhere: it is not around us.
@@ -90,7 +90,7 @@ def _passes_by(scope: Scope) -> Callable[[Scope, Hold], bool] | None:
         nonlocal places
         if outer.in_block:
             return False
-        if outer.lost_error is None and hold.check():
+        if outer.why_lost is None and hold.check():
             own.add(hold)
             places = min(places, places_beside(spec.limit, hold, taken_here=hold in outer.acquired))
             # A worker may end it before the time is over; to wait for ever would be to wait for oneself, perhaps.

@@ -14,7 +14,8 @@ from ..hold import Hold, NestedTurn
 from ..scope import Scope
 from .sharing import is_shared
 
-#: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
+#: What a nested block hears at the gate. ``busy``: another block is inside. ``full``: as many wait as ``max_waiters``
+#: lets. ``closed``: the outer block has ended, or has lost the lock.
 Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
 
 
@@ -40,7 +41,7 @@ class Turn:
         self, _: object, check: Callable[[], object] = check_process, process: type[Process] = Process
     ) -> None:  # bound here: at the end of the interpreter the names of modules go before their objects
         check()
-        if self._generation == process.generation:  # else at the fork a thread that is not here may have had its mutex
+        if self._generation == process.generation:  # else a thread of the parent may have had the gate's mutex
             self.leave()
 
     def leave(self) -> None:
@@ -101,7 +102,7 @@ class ReentryGate:
         with self._lock:
             if max_waiters is not None and self._count_waiters() >= max_waiters:
                 return "full"
-            self._waiting.append(turn)  # from here on who leaves sees us
+            self._waiting.append(turn)  # from here on a block that leaves wakes this one
         while (admission := self.try_enter(turn)) == "busy":
             left = None if until is None else until - now()
             if left is not None and left <= 0:
@@ -157,9 +158,9 @@ class ReentryGate:
 
 
 def gate_of(scope: Scope, hold: Hold) -> ReentryGate:
-    """The gate into this hold of the scope; closed if its block has ended meanwhile."""
+    """The gate into this hold of the scope; closed if its block has ended meanwhile, or is without its lock."""
     gate = cast(ReentryGate, scope.gates.setdefault(hold.name, ReentryGate(hold)))
-    if scope.over or scope.lost_error is not None:
+    if scope.over or scope.why_lost is not None:
         gate.close()
     return gate
 
