@@ -172,13 +172,14 @@ class Database:
     ) -> T:
         """Do the work in a transaction: all of it, or nothing. Without ``begin`` each statement is one of its own.
 
-        Tables that are missing are made first, if the settings have us make them; not without ``create``.
+        ``timeout``: as ``Outage.seconds_for`` gives it; None: as long as an answer may take. Tables that are missing
+        are made first, if the settings have us make them; not without ``create``.
 
         ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
         """
         if self._outage is not None and not self._patient:
             self._outage.refuse_if_silent()
-        seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
+        seconds = self.address.timeout if timeout is None else timeout
         for tried in range(1, TRIES + 1):
             try:
                 with self._passing():

@@ -164,8 +164,7 @@ class SQLVerbs(BlockingVerbs):
 
         So one such row fails the renewal of its own lease only. The rows that are left are waited for one by one.
         """
-        most = self._database.address.timeout
-        seconds = most if timeout is None else min(timeout, most)
+        seconds = self._outage.seconds_for(timeout)
         until = now() + seconds
         answers: dict[Claim, Loss | BackendUnavailable | None] = {}
         answers.update(self._extend(claims, seconds, wait=len(claims) == 1))
