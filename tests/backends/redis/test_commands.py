@@ -150,7 +150,7 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
         await harness.extend(held, 60)
     async with transcript.of("A lease is renewed"):
         await extend()
-    async with transcript.of("One queues, is handed the lock, and releases it"):
+    async with transcript.of("A caller queues, is handed the lock, and releases it"):
         await hand_over()
     async with transcript.of("A detached lease, attached"):
         ticket = await harness.detach(await harness.acquire(the_lock()), 60)
