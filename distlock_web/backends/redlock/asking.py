@@ -49,7 +49,7 @@ class Question:
     until: float = 0.0  #: when its connection is given up
     deadline: float = 0.0  #: when the node is
     by_source: bool = False
-    repeated: bool = False
+    repeated: bool = False  #: sent once more, for its connection broke: the first copy may have arrived
     sent_at: float = 0.0
     #: µs that the node's clock is ahead of ``now()``, at least and at most: it was read between question and answer.
     ahead: tuple[float, float] = (0.0, 0.0)
@@ -96,6 +96,7 @@ class Question:
             except BackendUnavailable as error:
                 if not (self.wanted and isinstance(error.__cause__, ENDED)):
                     raise  # else its connection had ended before it was used, which says nothing of the server
+                self.repeated = True
                 reply = await self._run()
         except DistLockError as error:
             self.fail(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.proxy import Proxy
 from tests.support.stores.redlock import left_on
 from tests.support.waiting import SLACK, eventually
 
+NAME = "disLock:order:7"
 Quorum = tuple[list[RedisServer], Harness]
 #: How a node fails, and how it comes back.
 FAILURES = {
@@ -343,3 +345,25 @@ def test_acquired_in_a_thread_and_released_in_a_task(slow: Proxy) -> None:
         await asyncio.sleep(0.01)
 
     asyncio.run(case())
+
+
+@pytest.mark.parametrize("lost", range(1, 4))
+@pytest.mark.parametrize("cooldown", [0, 5])
+def test_a_release_that_has_to_be_sent_twice_is_no_loss(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any, cooldown: int, lost: int
+) -> None:
+    """Where the connections broke after the nodes had done it, the second copy found nothing there."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(node.port)) for node in own_nodes[:3]]
+        harness = mode(open_store(proxies))
+
+        async def case() -> None:
+            async with harness.inside(lock("other", expire=10)):
+                pass  # from now on the nodes know the script
+            async with harness.inside(lock("order:7", expire=10, hold_at_least=cooldown or None)):
+                for proxy in proxies[:lost]:
+                    proxy.lose_answer(to=NAME.encode())
+            assert [line.state for line in await harness.port.inspect([NAME])] == ["cooldown"] * bool(cooldown)
+
+        harness.run(case())
+        assert [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost)
