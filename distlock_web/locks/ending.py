@@ -69,9 +69,11 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             loss = hold.lost_error
             break
     if loss is not None:
+        unrecorded = " Its run is not recorded as done: the next call may run again."
+        lost = loss(unrecorded if kept.record_is_missing(scope) else "")
         if by_hand:
-            raise loss()
-        _tell_of_loss(scope, loss(), error)
+            raise lost
+        _tell_of_loss(scope, lost, error)
     elif error is None and integrations.installed.open_transactions:
         warn_once(scope)
 

@@ -36,6 +36,7 @@ from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import hooks
+from distlock_web.locks.lease import scope_of
 from distlock_web.locks.once import once
 from distlock_web.locks.plain_values import MAX_BYTES
 from distlock_web.testing import hold_lock, locks_in_memory
@@ -590,6 +591,112 @@ def test_a_record_whose_answer_was_lost_is_there(
     monkeypatch.setattr(MemoryPort, "release", lost)
     assert counted.once()() == counted.once()() == {"number": 1, "run": 1}
     assert counted.runs == 1
+
+
+# What the log says where a record is missing ----------------------------------------------------------------------
+
+
+class Interruption(BaseException):
+    """What a signal's handler raises."""
+
+
+class Failing:
+    """The releases of a store in memory: each of ``failures`` is raised by one, the last one by all that follow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *failures: type[BaseException] | str) -> None:
+        configure({"default": {"BACKEND": "memory"}})
+        left = list(failures)
+        release = MemoryPort.release
+
+        async def fail(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+            failure = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(failure, str):
+                port._table.locks.clear()  # as a store does that has lost its data
+                return await release(port, claim, *args)
+            raise failure("The test fails it.")
+
+        monkeypatch.setattr(MemoryPort, "release", fail)
+
+
+def called(function: Callable[..., Any], asynchronous: bool, **options: Any) -> BaseException | None:
+    """What it has raised."""
+
+    async def run() -> Any:
+        return function()
+
+    decorate = once(key="job", keep=LONG, **options)
+    try:
+        asyncio.run(decorate(run)()) if asynchronous else decorate(lambda: function())()
+    except BaseException as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [BackendUnavailable],
+        [NotSent],
+        [ConfigurationError],
+        [Interruption, BackendUnavailable],
+        [Interruption, LookupError],
+        [asyncio.CancelledError, BackendUnavailable],
+        [BackendUnavailable, Interruption, BackendUnavailable],
+    ],
+)
+def test_a_release_that_fails_says_that_its_record_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    counted: Counted,
+    caplog: pytest.LogCaptureFixture,
+    failures: list[type[BaseException]],
+    asynchronous: bool,
+) -> None:
+    """The log said that the lock ends within its lease, as of any lock: not that the work would be done again."""
+    Failing(monkeypatch, *failures)
+    error = called(counted, asynchronous)
+    assert type(error) in (type(None), Interruption, asyncio.CancelledError)
+    assert counted.runs == 1
+    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
+    assert told
+    assert all("could not be released" in line and "then the next call runs again" in line for line in told)
+    assert all("then the next call runs again" in note for note in getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("on_lost", ["raise", "warn"])
+def test_a_loss_at_its_end_says_that_it_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+    counted: Counted,
+    caplog: pytest.LogCaptureFixture,
+    on_lost: str,
+    asynchronous: bool,
+) -> None:
+    Failing(monkeypatch, "lost")
+    error = called(counted, asynchronous, on_lost=on_lost)
+    assert "the next call may run again" in (str(error) if on_lost == "raise" else caplog.text)
+
+
+def test_what_leaves_no_record_says_nothing_of_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    def record_within_transaction() -> None:
+        lease = current_lease()
+        assert lease is not None
+        scope_of(lease).acquired[0].recorded = True
+
+    Failing(monkeypatch, BackendUnavailable)
+    with lock("a", hold_at_least=LONG):
+        pass
+    assert called(record_within_transaction, False) is None
+    registry().store("default").backend.sync_port()._table.locks.clear()  # type: ignore[attr-defined]
+    error = called(fail, False)
+    assert isinstance(error, ZeroDivisionError)
+    assert caplog.text.count("could not be released") == 3
+    assert "runs again" not in caplog.text + "".join(error.__notes__)
 
 
 def test_what_it_leaves_uncommitted_is_not_recorded_as_done(
