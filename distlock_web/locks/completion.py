@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from ..core.backend import Claim, Port, retry_once
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.runtime import TASKS, THREADS, in_event_loop
-from .kept import record_is_missing
 from .scope import Scope, names_of
 
 logger = logging.getLogger("distlock_web")
@@ -84,7 +83,7 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
     bug = None if isinstance(failure, DistLockError) else failure
     doubt = ""
-    if record_is_missing(scope):  # else nobody reads why it is done twice
+    if scope.record_is_missing:  # else nobody reads why it is done twice
         doubt = " Its run may not be recorded as done: then the next call runs again."
     logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
     if error is not None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -69,16 +70,16 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             loss = hold.lost_error
             break
     if loss is not None:
-        unrecorded = " Its run is not recorded as done: the next call may run again."
-        lost = loss(unrecorded if kept.record_is_missing(scope) else "")
         if by_hand:
-            raise lost
-        _tell_of_loss(scope, lost, error)
+            raise loss()
+        _tell_of_loss(scope, loss, error)
     elif error is None and integrations.installed.open_transactions:
         warn_once(scope)
 
 
-def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:
+def _tell_of_loss(scope: Scope, why: Callable[..., LeaseLost], error: BaseException | None) -> None:
+    unrecorded = " Its run is not recorded as done: the next call may run again."
+    loss = why(unrecorded if scope.record_is_missing else "")
     ours = scope.take_back_cancellation()
     if error is None:
         if scope.spec.on_lost in ("raise", "cancel"):

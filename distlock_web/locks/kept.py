@@ -27,11 +27,6 @@ def leave_no_record(scope: Scope) -> None:
         leave_nothing(scope)
 
 
-def record_is_missing(scope: Scope) -> bool:
-    """Of ``once``, where its release has failed: it leaves a record, and has written none with the work."""
-    return scope.record is not None and not any(hold.recorded for hold in scope.acquired)
-
-
 def leaves_something(scope: Scope) -> bool:
     """Whether it matters if it succeeds."""
     return scope.keep_for > 0
