@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from ..core.backend import Claim, Port, retry_once
 from ..core.errors import ConfigurationError, DistLockError
@@ -18,10 +18,9 @@ from ..core.runtime import TASKS, THREADS, in_event_loop
 from .scope import Scope, names_of
 
 logger = logging.getLogger("distlock_web")
-T = TypeVar("T")
 
 
-async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:
     """Do work for a scope that may be done twice, to completion. What interrupts the caller is raised after it.
 
     A task that is cancelled has another one do the work again. The end of an event loop cancels that, too, and a
@@ -30,7 +29,7 @@ async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]])
     # Else for threads, and for a coroutine that is closed after its loop: a task that we await would never run.
     in_loop = scope.runtime is TASKS and in_event_loop()
     try:
-        return await work(scope.spec.store.port(TASKS if in_loop else THREADS))
+        await work(scope.spec.store.port(TASKS if in_loop else THREADS))
     except DistLockError:
         raise
     except BaseException as interruption:
@@ -82,9 +81,8 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     """Log it, with the traceback of a bug; ``error``, which the caller raises, has a note of it."""
     text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
     bug = None if isinstance(failure, DistLockError) else failure
-    doubt = ""
-    if scope.record_is_missing:  # else nobody reads why it is done twice
-        doubt = " Its run may not be recorded as done: then the next call runs again."
+    # Else nobody reads why it is done twice.
+    doubt = scope.if_unrecorded(" Its run may not be recorded as done: then the next call runs again.")
     logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
     if error is not None:
         error.add_note(f"distlock_web: could not be released: {failure}{doubt}")

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -65,10 +64,9 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             await _leave_nothing(scope, failure, success=error is None)
         note_unreleased(scope, failure, error)
     loss = scope.why_lost
-    for hold in scope.holds:
+    for hold in reversed(scope.holds):  # it is told of the first one that is lost
         if hold.state == "lost":
             loss = hold.lost_error
-            break
     if loss is not None:
         if by_hand:
             raise loss()
@@ -77,9 +75,8 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         warn_once(scope)
 
 
-def _tell_of_loss(scope: Scope, why: Callable[..., LeaseLost], error: BaseException | None) -> None:
-    unrecorded = " Its run is not recorded as done: the next call may run again."
-    loss = why(unrecorded if scope.record_is_missing else "")
+def _tell_of_loss(scope: Scope, why: Any, error: BaseException | None) -> None:
+    loss = why(scope.if_unrecorded(" Its run is not recorded as done: the next call may run again."))
     ours = scope.take_back_cancellation()
     if error is None:
         if scope.spec.on_lost in ("raise", "cancel"):
@@ -180,11 +177,9 @@ async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], there_un
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
     # interrupted it, it was nearly always done.
-    logger.log(
-        level,
+    text = (
         "Lock %s: the answer to its release was lost, and it is no longer held. Most likely it was released. If the "
-        "store had lost it before, the block was not alone until its end.",
-        hold.name,
-        extra=hold.log_fields("released", reason="unclear"),
+        "store had lost it before, the block was not alone until its end."
     )
+    logger.log(level, text, hold.name, extra=hold.log_fields("released", reason="unclear"))
     return None
