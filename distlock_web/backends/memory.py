@@ -145,7 +145,7 @@ class MemoryPort(Port):
         since = now()
         with self._table.mutex:
             lock = self._lock(claim.name)
-            if claim.token not in lock.owners and not self._hand_over(lock, asking=claim) and lock.admits(claim.token):
+            if not self._hand_over(lock) and claim.token not in lock.owners and lock.admits(claim.token):
                 self._own(lock, claim)
             owner = self._owner(lock, claim.token)
             if owner is None:
@@ -336,21 +336,15 @@ class MemoryPort(Port):
         owner = lock.owners.get(token)
         return owner if owner is not None and owner.state == "held" else None
 
-    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: Ends[float] | None = None) -> bool:
-        """Give the lock to the first waiters that it admits, up to who asks, and wake them.
-
-        ``known`` is what those who wait know of it; None: what is so. Whether others stay in front of who asks.
-        """
+    def _hand_over(self, lock: _Lock) -> bool:
+        """Give the lock to the first waiters that it admits, and wake them. Whether others still wait."""
         while lock.queue:
             waiter = next(iter(lock.queue.values()))
-            if asking is not None and waiter.claim.token == asking.token:
-                return False
             if not lock.admits(waiter.claim.token) and waiter.parker.hears():
                 return True
             del lock.queue[waiter.claim.token]
             if waiter.parker.unpark():  # else its event loop has closed: the lock would have no owner for a lease
                 self._own(lock, waiter.claim)
-                self._tell_first(lock, known)
             else:
                 self._table.parkers.pop(waiter.claim.token, None)
         return False
@@ -366,8 +360,8 @@ class MemoryPort(Port):
     def _let_go(self, lock: _Lock, owner: _Owner) -> None:
         known = lock.ends() if lock.queue else None
         del lock.owners[owner.token]
-        if self._hand_over(lock, known=known):  # the first wants more of them to end
-            self._tell_first(lock, known)
+        self._hand_over(lock)
+        self._tell_first(lock, known)
 
     def _send_away(self, lock: _Lock) -> None:
         """It is done: all who wait hear so when they ask."""
