@@ -5,11 +5,6 @@ It changes only with a reason: ``DISTLOCK_FREEZE=1 pytest tests/backends/redis/t
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,54 +12,15 @@ import redis
 
 from distlock_web import LockBusy
 from distlock_web.backends.redis import scripts
-from distlock_web.backends.redis.scripts.calls import Script
 from distlock_web.core.backend import Claim
 from distlock_web.core.runtime import new_token
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import PATIENCE, Harness
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import the_lock, until_queued
+from tests.support.transcript import Transcript
 
 FROZEN = Path(__file__).with_name("commands.txt")
-SCRIPTS = {
-    hashlib.sha1(script.source, usedforsecurity=False).hexdigest(): name.lower()
-    for name, script in vars(scripts).items()
-    if isinstance(script, Script)
-}
-
-
-#: What the test asks for itself, and what a client says that connects.
-NOT_OURS = {"SCAN", "ZCARD", "HELLO", "CLIENT"}
-
-
-class Transcript:
-    """What the server was sent over all connections, a line for each command; beneath a script what that called."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self.text = ""
-        self._client = client
-
-    @asynccontextmanager
-    async def of(self, cycle: str) -> AsyncIterator[None]:
-        with self._client.monitor() as monitor:  # type: ignore[no-untyped-call]
-            yield
-            self._client.echo("the end")
-            lines: list[str] = []
-            while (said := monitor.next_command())["command"] != "ECHO the end":
-                verb, first, *_ = f"{said['command']} ".split(" ")
-                if said["client_type"] == "lua":
-                    lines.append(f"        {verb} {re.sub('[0-9a-f]{16}', '<store>', first)}".rstrip())
-                elif verb not in NOT_OURS:
-                    lines.append(f"    {verb} {SCRIPTS.get(first, first)}")
-        self.text += "\n".join([f"{cycle}:", *_without_housekeeping(lines), "", ""])
-
-
-def _without_housekeeping(lines: list[str]) -> list[str]:
-    """One acquisition in sixty-four looks after the index: three commands, which begin with this one."""
-    kept = list(lines)
-    while found := next((at for at, line in enumerate(kept) if "ZREMRANGEBYSCORE" in line), 0):
-        del kept[found : found + 3]
-    return kept
 
 
 def claim_of(name: str) -> Claim:
@@ -116,7 +72,7 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
 
 @in_both_modes
 async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
-    transcript = Transcript(redis_client)
+    transcript = Transcript(redis_client, scripts, housekeeping=3)
 
     async def wait() -> None:
         async with harness.inside(the_lock(wait=60)):
@@ -169,6 +125,4 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
         await harness.port.acquire(finished, 0)
         await harness.port.release(finished, 60, "{}")
         await harness.port.acquire(again, 0)
-    if os.environ.get("DISTLOCK_FREEZE"):
-        FROZEN.write_text(transcript.text)
-    assert transcript.text == FROZEN.read_text()
+    assert transcript.is_frozen_in(FROZEN)

@@ -151,13 +151,17 @@ class RedisServer:
     def _get(self, name: bytes) -> Reply:
         return self._string(name)
 
+    def _mget(self, *names: bytes) -> Reply:
+        keys = [self._find(name) for name in names]
+        return [key.value if key is not None and isinstance(key.value, bytes) else None for key in keys]
+
     def _set(self, name: bytes, value: bytes, *options: bytes) -> Reply:
-        ends, keep, only_new = None, False, False
+        ends, keep, only_if = None, False, None
         rest = iter(options)
         for option in rest:
             word = option.upper()
-            if word == b"NX":
-                only_new = True
+            if word in (b"NX", b"XX"):
+                only_if = word == b"XX"
             elif word == b"KEEPTTL":
                 keep = True
             elif word == b"PX":
@@ -168,7 +172,7 @@ class RedisServer:
             else:
                 raise Failure(_SYNTAX)
         there = self._find(name)
-        if only_new and there:
+        if only_if is not None and only_if != (there is not None):
             return None
         if keep and there:
             ends = there.ends_ms
@@ -292,6 +296,9 @@ class RedisServer:
     def _zscore(self, name: bytes, member: bytes) -> Reply:
         score = self._sorted(name).get(member)
         return None if score is None else Score(score)
+
+    def _zmscore(self, name: bytes, *members: bytes) -> Reply:
+        return [self._zscore(name, member) for member in members]
 
     def _zrank(self, name: bytes, member: bytes) -> Reply:
         found = [each for each, _ in self._sorted(name).in_order()]
@@ -636,10 +643,11 @@ _WRITES = frozenset(
     (b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZPOPMIN", b"ZREMRANGEBYSCORE", b"HSET", b"HDEL", b"FLUSHALL")
 )
 _DATA: dict[bytes, _Command] = {
-    b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists, b"PTTL": _of._pttl,
-    b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time, b"ZADD": _of._zadd, b"ZREM": _of._zrem,
+    b"GET": _of._get, b"MGET": _of._mget, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists,
+    b"PTTL": _of._pttl, b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time,
+    b"ZADD": _of._zadd, b"ZREM": _of._zrem,
     b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange, b"ZRANGEBYSCORE": _of._zrangebyscore,
-    b"ZRANDMEMBER": _of._zrandmember,
+    b"ZRANDMEMBER": _of._zrandmember, b"ZMSCORE": _of._zmscore,
     b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
     b"HSET": _of._hset, b"HGET": _of._hget, b"HGETALL": _of._hgetall, b"HDEL": _of._hdel, b"TYPE": _of._type,
     b"ZPOPMIN": _of._zpopmin, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info,

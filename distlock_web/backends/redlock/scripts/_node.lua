@@ -1,6 +1,7 @@
 -- Put in front of every script of a node.
 --
--- KEYS  1 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
+-- KEYS  1 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, and under LASTS the
+--                 µs until which the index lives at least: both negated, so that they are no vote's end
 --       2 quorum  string "self;members;delay run born": which node this is, with whom it votes and how long it waits after a
 --                 loss of data; in which run of the server, and since when (µs, by the clocks of the majority), it forgets
 --                 nothing. A node without it, or of another run, may have forgotten votes: a server that was restarted,
@@ -12,8 +13,8 @@
 
 local INDEX, QUORUM, N = KEYS[1], KEYS[2], KEYS[3]
 local WAITING = N and '{' .. N .. '}:waiting'
-local FENCES = '{fences}' -- no name has a brace
-local DAY = 86400000
+local FENCES, LASTS = '{fences}', '{lasts until}' -- no name has a brace
+local DAY = 86400000 -- ms
 local GRACE = 15000000 -- µs: who waits asks every few seconds
 local IDENT_DIGITS = 16 -- of a token: the store object that waits, by which it is told
 local call, format = redis.call, string.format
@@ -32,9 +33,9 @@ local function current_run(who)
   return string.sub(who, -2) == ';0' and '-' or run_id()
 end
 
--- Why this node has no vote for who asks; nil: it has. `delay`: µs that have to have passed since its birth.
-local function no_vote(now, who, delay)
-  local known = call('GET', QUORUM)
+-- Why this node has no vote for who asks; nil: it has. `known`: what QUORUM is. `delay`: µs that have to have passed since its
+-- birth.
+local function no_vote(now, known, who, delay)
   if not known then
     return {-1, now}
   end
@@ -44,17 +45,24 @@ local function no_vote(now, who, delay)
   elseif run ~= current_run(who) then
     return {-1, now}
   end
-  if call('PTTL', QUORUM) < 29 * DAY then
-    call('PEXPIRE', QUORUM, format('%d', 30 * DAY))
-  end
   if delay and now - born < delay then
     return {-3, now, delay - (now - born)}
   end
 end
 
--- Whose vote it is; nil: it is free.
-local function read()
-  local value = call('GET', N)
+-- The index outlives its last use by half a day at least, and all that it lists: so much more than that it has to live, for a
+-- vote asks for it once in a quarter of a day. What the node knows of its quorum outlives its last use by a month.
+local function keep_index(ms)
+  if call('PTTL', INDEX) < ms + DAY * 3 / 4 then
+    call('PEXPIRE', INDEX, format('%d', ms + DAY))
+  end
+  if call('PTTL', QUORUM) < 29 * DAY then
+    call('PEXPIRE', QUORUM, format('%d', 30 * DAY))
+  end
+end
+
+-- Whose vote this value of N is; nil: it is free.
+local function read(value)
   if not value then
     return nil
   end
@@ -68,10 +76,12 @@ local function read()
   return lock
 end
 
--- For `ms`, and at least a millisecond: SET takes no less.
-local function write(lock, ms)
+-- For `ms`, and at least a millisecond: SET takes no less. `new`: where there is no such key, of whatever type.
+local function write(lock, ms, new)
   local text = format('%s.%s %s %s %s %s %s', lock.token, lock.attempt, lock.state, lock.fence, lock.since, lock.before, lock.holder)
-  call('SET', N, text, 'PX', format('%d', math.max(1, ms)))
+  if not call('SET', N, text, 'PX', format('%d', math.max(1, ms)), new and 'NX' or 'XX') then
+    error('-WRONGTYPE a key that is not a lock')
+  end
 end
 
 local function list(now, ms)

@@ -5,26 +5,32 @@
 -- Answers  for each lock: its fence, extended; 1 expired, 2 taken, 3 revoked. Or {-2, now, QUORUM}: a node of another quorum
 
 local now = clock()
-local refused = no_vote(now, ARGV[1])
+local values = call('MGET', unpack(KEYS, 2)) -- of another type than a string is none
+local refused = no_vote(now, values[1], ARGV[1])
 if refused and refused[1] == -2 then
   return refused
 end
-local answers = {}
+local answers, listed, longest = {}, {'ZADD', INDEX}, 0
 for i = 3, #KEYS do
   N = KEYS[i]
   local token, expire = ARGV[2 * i - 4], tonumber(ARGV[2 * i - 3])
-  local known, lock = pcall(read)
+  local known, lock = pcall(read, values[i - 1])
   local lost = known and loss(lock, token) or 2 -- a foreign key concerns this lock, not the others
   if lost == 0 and lock.state ~= 'held' then
     lost = 1
+  elseif not lock and lost == 1 and call('EXISTS', N) == 1 then
+    lost = 2 -- a foreign key, too
   end
   if lost == 0 and call('PTTL', N) < expire then
     call('PEXPIRE', N, expire)
-    list(now, expire)
+    listed[#listed + 1] = format('%d', now + expire * 1000)
+    listed[#listed + 1] = N
+    longest = math.max(longest, expire)
   end
   answers[i - 2] = lost == 0 and tonumber(lock.fence) or lost
 end
-if #answers > 0 and call('PTTL', INDEX) < DAY / 2 then
-  call('PEXPIRE', INDEX, DAY)
+if #listed > 2 then
+  call(unpack(listed))
+  keep_index(longest)
 end
 return answers

@@ -5,7 +5,7 @@
 -- Answers  0 taken back, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
 
 local token, attempt, cooldown = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local lock = read()
+local lock = read(call('GET', N))
 local lost = loss(lock, token)
 if lost == 0 and attempt ~= '' and attempt ~= lock.attempt then
   return 2 -- a later attempt has this vote: it is alive, and this comes late
@@ -23,7 +23,7 @@ end
 if ARGV[4] == '1' then
   wait(clock(), token)
 end
-if attempt == '' then
+if attempt == '' and call('EXISTS', WAITING) == 1 then
   call('ZREM', WAITING, token)
   if lost < 2 then -- also where this node had no vote: a majority was given back all the same
     tell()

@@ -3,7 +3,7 @@
 -- ARGV     1 fence
 -- Answers  1 done, 0 that holder has it no more
 
-local lock = read()
+local lock = read(call('GET', N))
 if not lock or lock.fence ~= ARGV[1] or lock.state == 'revoked' then
   return 0
 end

@@ -10,12 +10,13 @@
 local token, attempt, who, delay, expire = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local proposed, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = clock()
-local refused = no_vote(now, who, delay)
+local known, value = unpack(call('MGET', QUORUM, N)) -- of another type than a string is none: see write
+local refused = no_vote(now, known, who, delay)
 if refused then
   return refused
 end
 
-local lock = read()
+local lock = read(value)
 local ours = lock and lock.token == token and lock.state == 'held' and tonumber(attempt) >= tonumber(lock.attempt)
 if lock and lock.state ~= 'revoked' and not ours then
   if ARGV[9] == '1' then
@@ -30,7 +31,8 @@ end
 if not proposed or (ahead and proposed > now + ahead) then
   proposed = now
 end
-local floor = -(call('ZSCORE', INDEX, FENCES) or 0)
+local floor, lasts = unpack(call('ZMSCORE', INDEX, FENCES, LASTS))
+floor = -(floor or 0)
 if ours then
   lock.attempt = attempt
   if not ahead then
@@ -43,10 +45,11 @@ else
   lock.fence = format('%d', math.max(proposed, floor + 1))
   lock.since = format('%d', now)
 end
-write(lock, expire)
+write(lock, expire, not value)
 call('ZADD', INDEX, format('-%d', math.max(floor, lock.fence)), FENCES, format('%d', now + expire * 1000), N)
-if call('PTTL', INDEX) < expire + DAY / 2 then
-  call('PEXPIRE', INDEX, format('%d', expire + DAY))
+if -(lasts or 0) < now + (expire + DAY / 2) * 1000 then
+  keep_index(expire)
+  call('ZADD', INDEX, format('-%d', now + (expire + DAY * 3 / 4) * 1000), LASTS)
 end
 if now % 64 == 0 then -- housekeeping, now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago

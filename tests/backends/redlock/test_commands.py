@@ -1,0 +1,63 @@
+"""What one node of a quorum is sent, and what it then executes: frozen in ``commands.txt``, to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import LockBusy, lock
+from distlock_web.backends.redlock import scripts
+from distlock_web.core.registry import Store
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.harness import PATIENCE
+from distlock_web.testing.servers import RedisServer
+from tests.support.transcript import Transcript
+
+FROZEN = Path(__file__).with_name("commands.txt")
+#: Seconds for which a node has no vote after a restart. Not 0: then it would not be asked whether it has restarted.
+DELAY = 60
+
+
+def votes(nodes: list[RedisServer], open_store: Callable[..., Store]) -> Store:
+    """The store over these nodes, which know each other for longer than their delay."""
+    timeouts = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+    store = open_store(nodes, restart_delay=DELAY, **timeouts)
+    store.backend.prepare()
+    for node in nodes:
+        with redis.Redis.from_url(node.url, decode_responses=True) as client:
+            words, born = str(client.get("disLock:~quorum")).rsplit(" ", 1)
+            client.set("disLock:~quorum", f"{words} {int(born) - 2 * DELAY * 1_000_000}", px=86_400_000 * 30)
+    return store
+
+
+def test_the_commands_of_each_cycle(own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any) -> None:
+    harness = mode(votes(own_nodes, open_store))
+    for port in (harness.port, harness.store.renewal_port()):
+        port._quorum.needed = len(own_nodes)  # the node that is looked at is waited for
+
+    def take(**options: Any) -> Any:
+        return harness.acquire(lock("lab", **{"expire": 30, **options}))
+
+    async def case() -> None:
+        await harness.release(await take())  # connected, and every script is known
+        async with transcript.of("A free lock, acquired and released"):
+            await harness.release(await take())
+        held = await take()
+        async with transcript.of("A lock that is busy"):
+            with pytest.raises(LockBusy):
+                await harness.unrelated(take).result()
+        mine = scope_of(held).acquired[0].claim._replace(expire=45.0)
+        extending = harness.store.renewal_port().extend
+        assert await extending([mine], PATIENCE) == [None]
+        async with transcript.of("A lease is renewed"):
+            assert await extending([mine._replace(expire=50.0)], PATIENCE) == [None]
+        await harness.release(held)
+
+    with redis.Redis.from_url(own_nodes[2].url) as client:
+        transcript = Transcript(client, scripts, housekeeping=1)
+        harness.run(case())
+    assert transcript.is_frozen_in(FROZEN)
