@@ -244,15 +244,17 @@ class Channel:
 
 def _channel(node: Node, patient: bool) -> Channel:
     """A connection for one more question, of those that were left if there is one. Raises ``DistLockError``."""
-    while True:
+    left = node.left[patient]
+    while left:
         if not patient:
             node.outage.refuse_if_silent()
         try:
-            channel: Channel = node.left[patient].pop()
-        except IndexError:
-            return Channel(node, patient)
+            channel: Channel = left.pop()
+        except IndexError:  # another thread has it
+            break
         if channel.is_awaited():
             return channel
+    return Channel(node, patient)
 
 
 #: Whether the answers suffice.

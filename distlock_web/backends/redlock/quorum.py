@@ -77,10 +77,10 @@ class Quorum:
 
     def _spread(self, clocks: Sequence[tuple[float, float]]) -> float:
         """From the first of one clock to the last of another, so that a majority lies between; in seconds."""
-        spreads = []
-        for first, _ in clocks:
-            lasts = sorted(last for begin, last in clocks if begin >= first)
-            spreads += [each - first for each in lasts[self.needed - 1 : self.needed]]
+        clocks, spreads = sorted(clocks), []
+        for first in range(len(clocks) - self.needed + 1):
+            lasts = sorted([last for _, last in clocks[first:]])
+            spreads.append(lasts[self.needed - 1] - clocks[first][0])
         return min(spreads, default=math.inf) / 1_000_000
 
     def of_one_time(self, questions: Sequence[Question]) -> list[Question]:
