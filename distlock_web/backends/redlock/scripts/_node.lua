@@ -25,7 +25,9 @@ local function clock() -- µs
 end
 
 local function run_id()
-  return string.match(call('INFO', 'server'), 'run_id:(%w+)') or '-'
+  local info = call('INFO', 'server')
+  local _, before = string.find(info, 'run_id:', 1, true) -- a pattern would be tried at each place of a long text
+  return before and string.match(info, '^%w+', before + 1) or '-'
 end
 
 -- The run of the server, as long as it matters: with a delay of 0 the nodes keep every write through a restart.
@@ -39,8 +41,8 @@ local function no_vote(now, known, who, delay)
   if not known then
     return {-1, now}
   end
-  local its, run, born = string.match(known, '^(.*) (%S+) (%d+)$')
-  if its ~= who then
+  local run, born = string.match(known, '^ (%S+) (%d+)$', #who + 1)
+  if not run or string.sub(known, 1, #who) ~= who then
     return {-2, now, known}
   elseif run ~= current_run(who) then
     return {-1, now}
@@ -78,7 +80,8 @@ end
 
 -- For `ms`, and at least a millisecond: SET takes no less. `new`: where there is no such key, of whatever type.
 local function write(lock, ms, new)
-  local text = format('%s.%s %s %s %s %s %s', lock.token, lock.attempt, lock.state, lock.fence, lock.since, lock.before, lock.holder)
+  local text = lock.token .. '.' .. lock.attempt .. ' ' .. lock.state .. ' ' .. lock.fence .. ' ' .. lock.since .. ' ' ..
+    lock.before .. ' ' .. lock.holder
   if not call('SET', N, text, 'PX', format('%d', math.max(1, ms)), new and 'NX' or 'XX') then
     error('-WRONGTYPE a key that is not a lock')
   end
