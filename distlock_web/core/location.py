@@ -9,8 +9,13 @@ from urllib.parse import urlsplit
 #: For messages about a URL that cannot be read.
 ENCODED = "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F"
 
-#: An ``@`` in a query that is not in a parameter's value. ``?wort=@host/0`` has none, but a host and a path.
-_AT_OF_NO_VALUE = re.compile(r"(^|&)[^=&]*(@|=+@[^&]*/)")
+#: A parameter whose value may have an ``@``: a name, a password, a file. In ``?a=b@host`` it ends a password.
+_MAY_HAVE_AT = re.compile(r"(?i)\w*(name|user|pass|ssl|file|path|socket|host|options)\w*=[^=]")
+
+
+def has_stray_at(query: str) -> bool:
+    """Whether an ``@`` in a query was to end a password, of which what stands in front of the query is a part."""
+    return any("@" in parameter and not _MAY_HAVE_AT.match(parameter) for parameter in query.split("&"))
 
 
 class Location(NamedTuple):
@@ -27,13 +32,10 @@ class Location(NamedTuple):
 
     @property
     def cut_short(self) -> bool:
-        """An ``@`` behind the hosts. It was to end a password with a / ? or # in it, of which the hosts are a part.
-
-        The value of a parameter may have one: such as a password in the query.
-        """
+        """An ``@`` behind the hosts. It was to end a password with a / ? or # in it, of which the hosts are a part."""
         whole = self.of_host(",".join(self.hosts), self.scheme, self.path)
         in_fragment = "@" in whole.partition("#")[2]  # a driver's hosts end at a #, ours do not
-        return in_fragment or "@" in self.path or _AT_OF_NO_VALUE.search(self.query) is not None
+        return in_fragment or "@" in self.path or has_stray_at(self.query)
 
     def of_host(self, host: str, scheme: str, path: str) -> str:
         """The URL of one host, under another scheme."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from ...core.config import StoreConfig
 from ...core.database_address import DatabaseAddress
 from ...core.errors import ConfigurationError
+from ...core.location import has_stray_at
 from .dialects import Dialect
 
 _KINDS = {
@@ -22,6 +24,8 @@ _KINDS = {
 }
 #: What SQLAlchemy calls the driver.
 _DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "pysqlite"}
+#: Where a URL without a user in front has an @ in its query, all before that is the password for SQLAlchemy.
+_PASSWORD_IN_QUERY = re.compile(r"[?&]\w*pass\w*=")
 
 
 class ByURL:
@@ -75,10 +79,12 @@ def read(config: StoreConfig) -> tuple[str, URL]:
             f"{setting} begins with {url.drivername}://, which this backend does not know: it may be "
             f"postgresql[+psycopg]://, mysql[+pymysql]://, mariadb[+pymysql]:// or sqlite://."
         )
-    bare = make_url(location.replace("%40", ""))
-    if kind != "sqlite" and "@" in f"{bare.host}{bare.database}":  # a part of the password, which messages would show
+    # SQLAlchemy ends the password at the first @: what follows is a part of it, perhaps, which messages would show.
+    rest = location.partition("://")[2] if url.username is None else location.partition("@")[2]
+    behind, _, query = rest.partition("?")
+    if kind != "sqlite" and ("@" in behind or has_stray_at(query) or _PASSWORD_IN_QUERY.search(url.password or "")):
         raise ConfigurationError(
-            f"{setting} has an @ too many: one in the user, the password or the database has to be %40."
+            f"{setting} has an @ too many: one in the user, the password, the database or behind the ? has to be %40."
         )
     if DatabaseAddress(kind, url.database or "").in_memory:
         raise ConfigurationError(
