@@ -67,19 +67,28 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 def qualified_name(function: Callable[..., Any]) -> str:
     """The name for messages, and for people who look at what is held."""
+    return _name(function, _module_of)
+
+
+def name_before(function: Callable[..., Any]) -> str:
+    """The name in format 1, in which the functions of the program that was started were all of ``__main__``."""
+    return _name(function, lambda defined: getattr(defined, "__module__", "?"))
+
+
+def _name(function: Callable[..., Any], module_of: Callable[[Any], str]) -> str:
     method = bound_method(function)
     if method is not None:
         # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
         owner = type(method.__self__)
-        return f"{_module_of(owner)}.{owner.__qualname__}.{method.__name__}"
+        return f"{module_of(owner)}.{owner.__qualname__}.{method.__name__}"
     known = hooks.first(Integration.name_of, function)
     if known is not None:
         return known
     if isinstance(function, partial):
-        return f"{qualified_name(function.func)}(...)"
+        return f"{_name(function.func, module_of)}(...)"
     if not hasattr(function, "__qualname__"):
-        return f"{_module_of(type(function))}.{type(function).__qualname__}(...)"
-    return f"{_module_of(function)}.{function.__qualname__}"
+        return f"{module_of(type(function))}.{type(function).__qualname__}(...)"
+    return f"{module_of(function)}.{function.__qualname__}"
 
 
 def _module_of(defined: Any) -> str:

@@ -14,6 +14,7 @@ from . import hooks
 from .call import Call, LockedFunction, decorator
 from .call_options import CALL_OPTIONS, CallOptions, take_key
 from .events import log_fields
+from .function_names import name_before
 from .hooks import Asked, Integration
 from .kept import leave_record
 from .key_templates import KeyInFront
@@ -124,6 +125,7 @@ class Once:
         self.keep = keep
         self.keeps_result = keeps_result
         self.has_key = has_key
+        self._name_before = name_before(function)
         self._one_call = None if has_key else _OneCall(locked, function)
         if hooks.first(Integration.streams, locked.function):
             raise ConfigurationError(
@@ -146,7 +148,7 @@ class Once:
         if len(names) > 1:
             raise ConfigurationError(f"{call.locked.name}: once needs one key, not {len(names)}.")
         # Now: the function may log a user in.
-        call.scope.asked = await whose_record(call.locked, call.args, call.kwargs)
+        call.scope.asked = await whose_record(call.locked, self._name_before, call.args, call.kwargs)
 
     def refuse(self, call: Call) -> None:
         (name,) = call.scope.spec.names
@@ -200,19 +202,15 @@ class Once:
         leave_record(scope, record, self.keep)
 
 
-async def whose_record(locked: LockedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+async def whose_record(
+    locked: LockedFunction, name_before: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Asked:
     """Whose the record of a call is: of a request, a digest of who asks for what; else the function's."""
     found: Asked | str | None = await hooks.afirst(Integration.asked, args, kwargs, locked)
     if isinstance(found, Asked):
         return found
     # Behind a colon stands what a function does that was made for one purpose: `distlock run` has one for all.
-    return Asked(found or locked.name, (found or _name_before(locked)).partition(":")[0])
-
-
-def _name_before(locked: LockedFunction) -> str:
-    """In format 1 the functions of the program that was started were all of ``__main__``."""
-    of_program = getattr(locked.function, "__module__", None) == "__main__"
-    return f"__main__.{locked.function.__qualname__}" if of_program else locked.name
+    return Asked(found or locked.name, (found or name_before).partition(":")[0])
 
 
 def _refuse_open_transaction(locked: LockedFunction) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ from distlock_web import ConfigurationError, attach, configure, lock, once
 from distlock_web.core.formats import BEFORE, NEWEST
 from distlock_web.locks.handover import Ticket
 from distlock_web.locks.hooks import Asked
-from distlock_web.locks.once import whose_record
 from distlock_web.locks.records import LOST, Record
 from tests.support.stores.redlock import redlock_url
 from tests.support.stores.sql import somebody_elses
@@ -105,19 +106,23 @@ def test_a_record_is_the_same_in_both_formats(form: int, result: Any, kept: dict
         assert "before" not in (said["kept"] or {})
 
 
-@pytest.mark.parametrize("form", [None, BEFORE, NEWEST])
-def test_the_older_format_is_written_until_somebody_says_otherwise(
-    form: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure({"default": {"BACKEND": "memory", **({} if form is None else {"FORMAT": form})}})
-    stored: list[str] = []
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The records that are read."""
+    read: list[str] = []
     loads = Record.loads
 
     def seen(text: str, name: str) -> Record:
-        stored.append(text)
+        read.append(text)
         return loads(text, name)
 
     monkeypatch.setattr(Record, "loads", seen)
+    return read
+
+
+@pytest.mark.parametrize("form", [None, BEFORE, NEWEST])
+def test_the_older_format_is_written_until_somebody_says_otherwise(form: int | None, stored: list[str]) -> None:
+    configure({"default": {"BACKEND": "memory", **({} if form is None else {"FORMAT": form})}})
 
     @once(key="a", keep=60, result=True)
     def run() -> tuple[int, ...]:
@@ -139,17 +144,47 @@ def test_a_format_that_there_is_not_is_refused(given: Any) -> None:
         configure({"default": {"BACKEND": "memory", "FORMAT": given}})
 
 
-async def test_a_function_of_the_program_has_the_name_that_it_had(
-    memory_store: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the version before its record was ``__main__.job``'s, and a repeated call was told of another function."""
-
-    def job() -> str:
+class Job:
+    def __call__(self) -> str:
         return "done"
 
-    job.__module__, job.__qualname__ = "__main__", "job"
-    program = sys.modules["__main__"]
-    monkeypatch.setattr(program, "__spec__", None)
-    monkeypatch.setattr(program, "__file__", "/srv/jobs.py", raising=False)
-    locked: Any = once(key="nightly", keep=60)(job)
-    assert await whose_record(locked.__distlock__, (), {}) == Asked("jobs.job", "__main__.job")
+    def run(self) -> str:
+        return "done"
+
+
+class Nightly(Job):
+    pass
+
+
+def job() -> str:
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (job, "job"),
+        (Job(), "Job(...)"),
+        (partial(job), "job(...)"),
+        (partial(Nightly()), "Nightly(...)(...)"),
+        (partial(Nightly().run), "Nightly.run"),  # as Django's method_decorator hands it over
+    ],
+)
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__", "shop"])
+def test_a_function_of_the_program_has_the_name_that_it_had(
+    memory_store: None, monkeypatch: pytest.MonkeyPatch, stored: list[str], module: str, function: Any, name: str
+) -> None:
+    """Of the version before its record was ``__main__.job``'s, and a repeated call was told of another function.
+
+    Of an object that can be called there was none: each call raised ``AttributeError``.
+    """
+    for defined in (job, Job, Nightly):
+        monkeypatch.setattr(defined, "__module__", module)
+    program = ModuleType(module)
+    program.__file__ = "/srv/jobs.py"
+    monkeypatch.setitem(sys.modules, module, program)
+    locked = once(key="nightly", keep=60)(function)
+    assert [locked(), locked()] == ["done", None]
+    [record] = map(json.loads, stored)
+    assert record["asked"] == f"{module}.{name}"
+    assert record["beside"]["asked"] == f"{'shop' if module == 'shop' else 'jobs'}.{name}"
