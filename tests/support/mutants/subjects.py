@@ -27,7 +27,7 @@ KEYS = [
 
 #: What becomes of the call of a locked function; ``once`` has some of its stages.
 CALLS = [
-    *(f"tests/locks/test_{what}.py" for what in ("decorator", "hold_at_least", "refused_early", "once")),
+    *(f"tests/locks/test_{what}.py" for what in ("call", "decorator", "hold_at_least", "refused_early", "once")),
     *(f"tests/web/test_{what}.py" for what in ("methods", "success", "once")),
 ]
 
