@@ -160,24 +160,25 @@ class Once:
     async def answer(self, call: Call, error: LockBusy) -> Any:
         locked, whose = call.locked, call.scope.asked
         assert error.record is not None  # noqa: S101 - else it is not done
-        record = Record.loads(error.record, error.name or "")
+        (name,) = call.scope.spec.names
+        record = Record.loads(error.record, name)
         if whose is None or not record.is_for(whose):
             raise KeyReused(
-                f"The key of {error.name!r} was used for another call: another function, other data, another caller or "
+                f"The key of {name!r} was used for another call: another function, other data, another caller or "
                 f"another address.",
-                name=error.name,
+                name=name,
             )
         answer = None
         if record.kept is not None:
             answer = hooks.first(Integration.replay, record.kept, call.args, call.kwargs, locked)
         if answer is not None:
             return answer.value
-        fields = log_fields("done", locked.options.store, error.name or "", locked.keys.template, function=locked.name)
+        fields = log_fields("done", locked.options.store, name, locked.keys.template, function=locked.name)
         ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
         is_lost = self.keeps_result and record.result is LOST
         logger.log(
             logging.WARNING if is_lost else logging.INFO,
-            "%s was done%s, and does not run again. Its key: %s%s", locked.name, ago, error.name,
+            "%s was done%s, and does not run again. Its key: %s%s", locked.name, ago, name,
             ". Its result was not kept: this call gets None" if is_lost else "", extra=fields,
         )  # fmt: skip
         return record.answer() if self.keeps_result and not is_lost else None
@@ -232,7 +233,7 @@ class _OneCall:
         self._name, self._function = locked.name, locked.function
         parameters = locked.keys.signature.parameters
         self._has_arguments = bool(parameters)
-        self._takes_object = next(iter(parameters), "") in ("self", "cls")
+        self._takes_object = list(parameters)[:1] in (["self"], ["cls"])
         named = [name for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
         if named[self._takes_object :]:
             fields = [name for name in named[self._takes_object :] if name != "request"]

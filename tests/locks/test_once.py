@@ -31,7 +31,7 @@ from distlock_web import (
 )
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core import integrations
-from distlock_web.core.backend import Claim, Port
+from distlock_web.core.backend import Busy, Claim, Port
 from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
@@ -131,6 +131,24 @@ def test_what_is_not_run_again_is_logged_with_its_lock(
     assert len(lost) == (level == "WARNING")
     for record in lost:
         assert vars(record).items() >= fields.items()
+
+
+def test_a_store_that_does_not_tell_since_when(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    caplog.set_level(logging.INFO, "distlock_web")
+    acquire = MemoryPort.acquire
+
+    async def reticent(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+        answer = await acquire(port, claim, *args)
+        return answer._replace(held_for=None) if isinstance(answer, Busy) else answer
+
+    monkeypatch.setattr(MemoryPort, "acquire", reticent)
+    function: Any = counted.once()
+    function(), function()
+    said = caplog.records[-1].getMessage()
+    assert said == f"{function.__distlock__.name} was done, and does not run again. Its key: disLock:once:job:1"
 
 
 def test_a_coroutine(store: str, counted: Counted) -> None:
@@ -377,6 +395,10 @@ def test_without_arguments_it_needs_no_key(function: Any) -> None:
     once(keep=60)(function)
 
 
+#: In place of a key: what goes wrong without one.
+ONE_ANSWER, ONE_CLIENT = "or all calls get the first one's answer", "or all other requests get a 422"
+
+
 @pytest.mark.parametrize(
     ("function", "key"),
     [
@@ -394,40 +416,17 @@ def test_without_arguments_it_needs_no_key(function: Any) -> None:
 )
 def test_with_arguments_it_needs_a_key(function: Any, key: str) -> None:
     """``report("june")`` got the answer of ``report("may")``, without a word."""
-    with pytest.raises(ConfigurationError, match=re.escape(f'key="{key}"')) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         once(keep=60)(function)
-    assert f"{function.__qualname__} has arguments" in str(caught.value)
+    harm = ONE_CLIENT if "request" in key else ONE_ANSWER
+    name = f"{__name__}.{function.__qualname__}"
+    assert str(caught.value) == f'{name} has arguments: once needs a key, such as key="{key}", {harm}.'
     once(key=key, keep=60)(function)
     distributed_lockable()(function)
 
 
-class Command(BaseCommand):
-    def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("--month")
-
-    @once(keep=60, result=True)
-    def handle(self, *args: object, **options: object) -> int:  # type: ignore[override]
-        return next(runs)
-
-
-class AnotherCommand(Command):
-    pass
-
-
-class SameName:
-    handle = Command.handle
-
-
-class Reports(Task):
-    name = "reports"
-
-    @once(keep=60, result=True)
-    def run(self) -> int:
-        return next(runs)
-
-
-class OtherReports(Reports):
-    name = "other"
+def with_self(self: object) -> int:
+    return next(runs)
 
 
 class Bound:
@@ -435,41 +434,79 @@ class Bound:
         return next(runs)
 
 
-@once(keep=60, result=True)
-def with_self(self: object) -> int:
-    return next(runs)
+class OwnCommand(BaseCommand):
+    def handle(self, *args: object, **options: object) -> int:  # type: ignore[override]
+        return next(runs)
 
 
 runs = itertools.count(1)
-tasks = Celery("jobs", set_as_current=False)
-bound_task = tasks.task(bind=True)(with_self)
-reports, other_reports = tasks.register_task(Reports()), tasks.register_task(OtherReports())
+
+
+class Made:
+    """Decorated in the test, which looks at what is looked at then."""
+
+    def __init__(self) -> None:
+        class Command(BaseCommand):
+            @once(keep=60, result=True)
+            def handle(self, *args: object, **options: object) -> int:  # type: ignore[override]
+                return next(runs)
+
+        class AnotherCommand(Command):
+            pass
+
+        class SameName:
+            handle = Command.handle
+
+        class Reports(Task):
+            name = "reports"
+
+            @once(keep=60, result=True)
+            def run(self) -> int:
+                return next(runs)
+
+        class OtherReports(Reports):
+            name = "other"
+
+        @once(keep=60, result=True)
+        def local(self: object) -> int:
+            return next(runs)
+
+        tasks = Celery("jobs", set_as_current=False)
+        self.Command, self.AnotherCommand, self.SameName = Command, AnotherCommand, SameName
+        self.with_self: Any = once(keep=60, result=True)(with_self)
+        own_task = tasks.task(bind=True, shared=False)
+        self.bound_task, self.local_task = own_task(self.with_self), own_task(local)
+        self.reports, self.other_reports = tasks.register_task(Reports()), tasks.register_task(OtherReports())
+        self.of_an_object = once(keep=60, result=True)(OwnCommand().handle)
 
 
 def test_the_object_that_a_framework_makes_is_no_argument(store: str) -> None:
     """A command's ``handle``, a task with ``bind=True`` and a task's own class: there is one, and it says nothing."""
-    for call in (lambda: Command().handle(), bound_task, reports):
+    made = Made()
+    command = made.Command()
+    for call in (command.handle, made.bound_task, made.local_task, made.reports, made.of_an_object):
         assert call() == call()
-    assert Command().handle(verbosity=1, no_color=False, stdout=None) == Command().handle()
+    assert command.handle(verbosity=1, no_color=False, stdout=None) == command.handle()
 
 
 @pytest.mark.parametrize(
     ("call", "key"),
     [
-        (lambda: with_self(Bound()), "with_self:{self.pk}"),
-        (lambda: with_self(), "with_self:{self.pk}"),  # type: ignore[call-arg]
-        (lambda: Command().handle("May"), "handle:{...}"),
-        (lambda: AnotherCommand().handle(), "handle:{self.pk}"),
-        (lambda: SameName().handle(), "handle:{self.pk}"),  # type: ignore[misc]
-        (other_reports, "run:{self.pk}"),
-        (lambda: Command().handle(month="May"), "handle:{month}"),
-        (lambda: once(keep=60)(Bound().send), "send:{self.pk}"),
+        (lambda made: made.with_self(Bound()), "with_self:{self.pk}"),
+        (lambda made: made.with_self(), "with_self:{self.pk}"),
+        (lambda made: made.Command().handle("May"), "handle:{...}"),
+        (lambda made: made.AnotherCommand().handle(), "handle:{self.pk}"),
+        (lambda made: made.SameName().handle(), "handle:{self.pk}"),
+        (lambda made: made.other_reports(), "run:{self.pk}"),
+        (lambda made: made.Command().handle(month="May"), "handle:{month}"),
+        (lambda made: made.of_an_object("May"), "handle:{...}"),
+        (lambda made: once(keep=60)(Bound().send), "send:{self.pk}"),
     ],
 )
-def test_every_other_object_is_an_argument(store: str, call: Callable[[], object], key: str) -> None:
+def test_every_other_object_is_an_argument(store: str, call: Callable[[Made], object], key: str) -> None:
     """``Invoice(2).send()`` was not sent, and told that invoice 1 is."""
     with pytest.raises(ConfigurationError, match=re.escape(f'key="{key}"')):
-        call()
+        call(Made())
 
 
 def test_a_store_without_records_is_refused() -> None:
