@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distlock_web.locks.function_names import qualified_name
+from distlock_web.locks.function_names import name_before, qualified_name
 from tests.support.source import PROJECT
 
 PROGRAM = """
@@ -101,8 +101,10 @@ def test_the_module_of_a_program(
 
     nightly.__module__, nightly.__qualname__ = name, "nightly"
     assert qualified_name(nightly) == f"{module or name}.nightly"
+    assert name_before(nightly) == f"{name}.nightly"
 
 
-@pytest.mark.parametrize("function", [str.join, "".join])
-def test_what_says_no_module_has_a_name(function: Any) -> None:
+@pytest.mark.parametrize(("function", "before"), [(str.join, "?.str.join"), ("".join, "None.str.join")])
+def test_what_says_no_module_has_a_name(function: Any, before: str) -> None:
     assert qualified_name(function) == "?.str.join"
+    assert name_before(function) == before
