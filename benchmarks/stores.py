@@ -1,11 +1,12 @@
 """A free lock on each store, beside what that store's users lock with: pottery, advisory locks, GET_LOCK, kazoo's Lock.
 
 Most references have no lease: PostgreSQL's and MariaDB's locks live as long as a connection, kazoo's as long as a
-session.
+session. That of Redlock is the least that could be sent: SET NX to five servers, and a DEL where the token is the same.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import redis
 import distlock_web
 from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.database_servers import MariaDBServer, PostgresServer
-from tests.support.stores.redlock import NODES, redlock_url
+from tests.support.stores.redlock import NODES, make_old, redlock_url
 from tests.support.zookeeper_server import ZooKeeperServer
 
 from .plan import Bench, in_turns
@@ -39,11 +40,11 @@ class Store:
 
     name: str
     reference: str
-    serve: Callable[[ExitStack], tuple[str, Lock]]  #: starts it; its URL, and the reference's lock
+    serve: Callable[[ExitStack], tuple[str, dict[str, Lock]]]  #: starts it; its URL, and others' locks by their names
 
 
 def run(bench: Bench) -> Iterator[Case]:
-    bench.expect(2 * len(STORES) * bench.plan.rounds)
+    bench.expect((2 * len(STORES) + 1) * bench.plan.rounds)  # Redlock is beside two others
     for store in STORES:
         yield _case(bench, store)
 
@@ -52,13 +53,13 @@ def _case(bench: Bench, store: Store) -> Case:
     case = Case(f"{store.name}, 1 thread", f"A free lock in {store.name}, 1 thread", TIME, store.reference)
     with ExitStack() as stack:
         try:
-            url, reference = store.serve(stack)
+            url, others = store.serve(stack)
         except (ServerMissing, ImportError) as missing:
             case.notes.append(f"{store.name} was left out: {missing}.")
             return case
         registry = distlock_web.configure({"default": {"LOCATION": url}})
         stack.callback(registry.close)
-        locks = {store.reference: reference, OURS: lambda: distlock_web.lock(KEY, expire=EXPIRE)}
+        locks = {**others, OURS: lambda: distlock_web.lock(KEY, expire=EXPIRE)}
         fill = {}
         for name, lock in locks.items():
             _seconds(lock, WARM_UP)  # connects, makes tables
@@ -80,15 +81,49 @@ def _seconds(lock: Lock, cycles: int) -> float:
 # How the users of each store lock in it -----------------------------------------------------------------------------
 
 
-def _redlock(stack: ExitStack) -> tuple[str, Lock]:
+def _redlock(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     import pottery
 
     servers = [stack.enter_context(RedisServer()) for _ in range(NODES)]
+    # As it is used: each vote asks whether its node has restarted. So the nodes have to know each other for longer.
+    url = redlock_url(servers, restart_delay=EXPIRE)
+    with closing(distlock_web.configure({"default": {"LOCATION": url}})) as registry:
+        registry.store("default").backend.prepare()
+    for server in servers:
+        make_old(server, 2 * EXPIRE)
     masters = {stack.enter_context(redis.Redis.from_url(server.url)) for server in servers}
-    return redlock_url(servers), lambda: pottery.Redlock(key=KEY, masters=masters, auto_release_time=EXPIRE)
+    locks: dict[str, Lock] = {
+        "plain quorum": _plain_quorum(list(masters)),
+        "pottery Redlock": lambda: pottery.Redlock(key=KEY, masters=masters, auto_release_time=EXPIRE),
+    }
+    return url, locks
 
 
-def _postgres(stack: ExitStack) -> tuple[str, Lock]:
+def _plain_quorum(masters: list[redis.Redis]) -> Lock:
+    """All are asked before an answer is read. It knows no restart, no clock, no fence, no undo, and nobody waits."""
+    release = b"if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+    hashes = {master.script_load(release) for master in masters}
+    connections = [master.connection_pool.get_connection() for master in masters]
+
+    def ask(*words: str | int) -> None:
+        for connection in connections:
+            connection.send_command(*words)  # type: ignore[no-untyped-call]
+        answers = [connection.read_response() for connection in connections]
+        assert sum(map(bool, answers)) > NODES // 2
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        token = os.urandom(16).hex()
+        ask("SET", "plain:" + KEY, token, "NX", "PX", EXPIRE * 1000)
+        try:
+            yield
+        finally:
+            ask("EVALSHA", *hashes, 1, "plain:" + KEY, token)
+
+    return lock
+
+
+def _postgres(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     import psycopg
 
     server = stack.enter_context(PostgresServer())
@@ -102,10 +137,10 @@ def _postgres(stack: ExitStack) -> tuple[str, Lock]:
         finally:
             connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (KEY,))
 
-    return server.url, advisory
+    return server.url, {"advisory lock": advisory}
 
 
-def _mariadb(stack: ExitStack) -> tuple[str, Lock]:
+def _mariadb(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     import pymysql
 
     server = stack.enter_context(MariaDBServer())
@@ -122,10 +157,10 @@ def _mariadb(stack: ExitStack) -> tuple[str, Lock]:
             finally:
                 cursor.execute("SELECT RELEASE_LOCK(%s)", (KEY,))
 
-    return server.url, get_lock
+    return server.url, {"GET_LOCK": get_lock}
 
 
-def _sqlite(stack: ExitStack) -> tuple[str, Lock]:
+def _sqlite(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="distlock-bench-")))
     connection = stack.enter_context(closing(sqlite3.connect(folder / "reference.sqlite3", isolation_level=None)))
     connection.execute("PRAGMA journal_mode = WAL")
@@ -139,10 +174,10 @@ def _sqlite(stack: ExitStack) -> tuple[str, Lock]:
         finally:
             connection.execute("DELETE FROM locks WHERE name = ?", (KEY,))
 
-    return f"sqlite:///{folder}/locks.sqlite3", row
+    return f"sqlite:///{folder}/locks.sqlite3", {"a row": row}
 
 
-def _zookeeper(stack: ExitStack) -> tuple[str, Lock]:
+def _zookeeper(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     from kazoo.client import KazooClient
 
     server = stack.enter_context(ZooKeeperServer())
@@ -150,11 +185,11 @@ def _zookeeper(stack: ExitStack) -> tuple[str, Lock]:
     client.start()
     stack.callback(client.close)
     stack.callback(client.stop)
-    return server.url, lambda: client.Lock("/reference/" + KEY)
+    return server.url, {"kazoo Lock": lambda: client.Lock("/reference/" + KEY)}
 
 
 STORES = (
-    Store("Redlock", "pottery Redlock", _redlock),
+    Store("Redlock", "plain quorum", _redlock),
     Store("PostgreSQL", "advisory lock", _postgres),
     Store("MariaDB", "GET_LOCK", _mariadb),
     Store("SQLite", "a row", _sqlite),

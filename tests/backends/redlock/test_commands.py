@@ -15,6 +15,7 @@ from distlock_web.core.registry import Store
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import PATIENCE
 from distlock_web.testing.servers import RedisServer
+from tests.support.stores.redlock import make_old
 from tests.support.transcript import Transcript
 
 FROZEN = Path(__file__).with_name("commands.txt")
@@ -28,9 +29,7 @@ def votes(nodes: list[RedisServer], open_store: Callable[..., Store]) -> Store:
     store = open_store(nodes, restart_delay=DELAY, **timeouts)
     store.backend.prepare()
     for node in nodes:
-        with redis.Redis.from_url(node.url, decode_responses=True) as client:
-            words, born = str(client.get("disLock:~quorum")).rsplit(" ", 1)
-            client.set("disLock:~quorum", f"{words} {int(born) - 2 * DELAY * 1_000_000}", px=86_400_000 * 30)
+        make_old(node, 2 * DELAY)
     return store
 
 

@@ -22,7 +22,7 @@ from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.servers import RedisServer
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
-from tests.support.stores.redlock import redlock_url
+from tests.support.stores.redlock import make_old, redlock_url
 from tests.support.waiting import eventually
 
 Servers: TypeAlias = list[RedisServer]
@@ -75,13 +75,6 @@ def old(open_store: Open) -> Open:
         eventually(takes, "the quorum is old enough")
 
     return make
-
-
-def make_old(server: RedisServer) -> None:
-    """It knows who it is; now for longer than any delay here."""
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        words, born = str(client.get("disLock:~quorum")).rsplit(" ", 1)
-        client.set("disLock:~quorum", f"{words} {int(born) - 60_000_000}")
 
 
 def forget(server: RedisServer) -> None:

@@ -23,6 +23,13 @@ def redlock_url(servers: list[RedisServer], **parameters: object) -> str:
     return f"redlock://{','.join(f'127.0.0.1:{server.port}' for server in servers)}/0?{query}"
 
 
+def make_old(server: RedisServer, seconds: int = 60) -> None:
+    """It knows who it is, since then it says: so it votes, if that is longer than its delay."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        words, born = str(client.get("disLock:~quorum")).rsplit(" ", 1)
+        client.set("disLock:~quorum", f"{words} {int(born) - seconds * 1_000_000}", keepttl=True)
+
+
 @pytest.fixture(scope="session")
 def redlock_servers() -> Iterator[list[RedisServer]]:
     """For the whole session; tests that stop or freeze one use ``own_nodes``."""
