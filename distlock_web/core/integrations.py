@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, TypeAlias
 
 #: What an object stands for: the name of its table or model, and its primary key; None in it: it is not saved.
@@ -33,3 +36,14 @@ class Installed:
 
 
 installed = Installed()
+
+
+def load_for(libraries: Mapping[str, str]) -> None:
+    """Load our module for each of these libraries that is imported already, in a process that installs nothing of ours.
+
+    One that is not made for this release of it, or for a module of the project's own with that name, stays out.
+    """
+    for library, ours in libraries.items():
+        if library in sys.modules:
+            with suppress(ImportError):
+                import_module(ours)

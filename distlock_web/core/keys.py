@@ -28,8 +28,7 @@ from uuid import UUID
 
 from . import integrations
 from .errors import ConfigurationError, KeyUnavailable
-from .integrations import Row
-from .runtime import load_for
+from .integrations import Row, load_for
 
 #: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
 MAX_NAME_BYTES = 200

@@ -13,10 +13,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from .errors import ConfigurationError
@@ -229,14 +227,3 @@ def lives_for_one_call(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether asgiref's ``async_to_sync`` has made this loop, as Django and Flask do for an async view under WSGI."""
     asgiref = sys.modules.get("asgiref.sync")
     return asgiref is not None and loop in getattr(asgiref.AsyncToSync, "loop_thread_executors", ())
-
-
-def load_for(libraries: Mapping[str, str]) -> None:
-    """Load our module for each of these libraries that is imported already, in a process that installs nothing of ours.
-
-    One that is not made for this release of it, or for a module of the project's own with that name, stays out.
-    """
-    for library, ours in libraries.items():
-        if library in sys.modules:
-            with suppress(ImportError):
-                import_module(ours)

@@ -22,9 +22,8 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, T
 
 from ..core import integrations
 from ..core.errors import ConfigurationError, LockBusy
-from ..core.integrations import Row
+from ..core.integrations import Row, load_for
 from ..core.registry import Registry
-from ..core.runtime import load_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
