@@ -19,8 +19,9 @@ from .locks import events
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.leader import Candidate, leader
-from .locks.lease import Lease, Lost, current_lease
+from .locks.lease import Lease, current_lease
 from .locks.lock import Lock, aattach, attach, lock
+from .locks.lost import Lost
 from .locks.once import once
 from .locks.options import LockOptions
 from .locks.request_context import request_scope

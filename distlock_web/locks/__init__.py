@@ -7,7 +7,7 @@
     engine            the algorithm: take, wait, all names or none. Begin here to learn how it works
     refused           a block that does not begin: what its caller is told
     hold              one name held: its states and its deadline
-    lease             Lease, what the caller holds: a view of a scope
+    lease             Lease, what the caller holds: a view of a scope; lost: the event that it is lost
     watchdog          leases are extended: by hand, and by one thread for each server, which tells of losses as well
     ending            how a scope ends: released, lost, never begun, interrupted
     completion        what was begun is done, whatever comes meanwhile
