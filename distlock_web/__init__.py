@@ -16,11 +16,12 @@ from .core.keys import escape_key
 from .core.registry import configure
 from .core.request_id import HolderInfo, RequestIDFilter, current_request_id
 from .locks import events
+from .locks.attach import aattach, attach
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.leader import Candidate, leader
 from .locks.lease import Lease, current_lease
-from .locks.lock import Lock, aattach, attach, lock
+from .locks.lock import Lock, lock
 from .locks.lost import Lost
 from .locks.once import once
 from .locks.options import LockOptions

@@ -25,12 +25,12 @@ from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, 
 from .core.runtime import DICE, TASKS, THREADS, drive, now, refuse_in_event_loop
 from .core.setting import Duration, check_flag, check_seconds
 from .locks import ending, engine, events, handover
+from .locks.attach import aattach, attach
 from .locks.call import Call, LockedFunction, acquire
 from .locks.events import log_fields
 from .locks.handover import Ticket
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease, scope_of
-from .locks.lock import aattach, attach
 from .locks.reentry import chain
 from .locks.scope import Scope, Spec
 

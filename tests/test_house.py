@@ -82,7 +82,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "hand-over": (
         r"adetach|aattach|Ticket|ticket|transit|take_on|end_transit|handover",
-        "locks/handover locks/engine locks/lease locks/lock __init__ celery",
+        "locks/handover locks/engine locks/lease locks/attach __init__ celery",
     ),
     "sharing": (
         r"shared|SHARED|limited|at_once|sharing",

@@ -1,6 +1,6 @@
 """The lock itself. Reading order, from what a caller writes to what that is made of::
 
-    lock              lock(...), Lock, attach: the entry points
+    lock              lock(...), Lock: the entry points
     options           which options there are; options and the store's settings -> a Spec
     elsewhere         the words of other libraries for them
     scope             one block under its locks
@@ -19,6 +19,7 @@ The rooms, each of one feature that the way of a lock passes by::
     reentry.entering  a lock that they hold is entered again
     reentry.gate      in which its siblings take turns
     reentry.sharing   what a call chain may want that is one of several holders
+    attach            attach(ticket): the entry point to a lock that is handed over
     handover          detach, the ticket, and who takes on with it
     kept              how long a lock stays taken after a success: hold_at_least, and the record of once
     commit            what until="commit" does with a lease

@@ -1,4 +1,4 @@
-"""The entry points: ``lock(...)`` for blocks, ``attach`` for a lock that was handed over. The engine does the work."""
+"""``lock(...)`` for blocks: the entry point. The engine does the work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from ..core.backend import retry_once
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
 from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
-from ..core.setting import Duration, shown
+from ..core.setting import shown
 from . import ending, engine
 from .call_site import call_site, known_sites
 from .elsewhere import refuse_arguments
-from .handover import Ticket, receiver
 from .lease import Lease
 from .options import LockOptions, Options, options_of, show_options
 from .reentry import chain
@@ -185,31 +184,3 @@ def lock(key: object, *others: Never, **options: Unpack[LockOptions]) -> Lock:
 
 
 show_options(lock, LockOptions)
-
-
-def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
-    """Take over a lock with the ticket that ``lease.detach()`` returned, in this process or another.
-
-    ``with attach(ticket) as lease:`` continues under the same lock and the same fence, and releases the lock at its
-    end. Raises ``NotHeld`` if the ticket was used before, came after its transit time, or was altered.
-    """
-    runtime = blocking_runtime("`await aattach(...)`")
-    return drive(_attach(ticket, expire, renew, runtime, call_site(sys._getframe(1))))
-
-
-async def aattach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
-    """The asyncio twin of :func:`attach`."""
-    return await _attach(ticket, expire, renew, TASKS, call_site(sys._getframe(1)))
-
-
-async def _attach(text: str, expire: Duration | None, renew: bool | None, runtime: Runtime, site: str) -> Lease:
-    ticket = Ticket.loads(text)
-    scope = receiver(ticket, expire, renew, runtime, site)
-    try:
-        await engine.acquire(scope, ticket)
-        return Lease(scope)
-    except DistLockError:
-        raise
-    except BaseException as error:  # as in _acquire_now
-        await ending.abort(scope, error)
-        raise
