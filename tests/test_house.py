@@ -103,7 +103,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "max_waiters": (
         r"max_waiters",
-        "locks/options locks/scope locks/engine locks/reentry locks/refused locks/once django/save_once",
+        "locks/options locks/scope locks/engine locks/reentry locks/refused django/save_once",
     ),
 }
 NOT_COUNTED = ("backends/", "kit/", "testing/", "core/backend.py", "core/runtime.py")

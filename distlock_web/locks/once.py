@@ -18,10 +18,9 @@ from .function_names import name_before
 from .hooks import Asked, Integration
 from .kept import leave_record
 from .key_templates import KeyInFront
-from .lease import OnLost
 from .open_transaction import open_transaction
 from .options import OPTIONS as LOCK_OPTIONS
-from .options import check_names, show_options
+from .options import OptionsOfAnyLock, check_names, show_options
 from .plain_values import NotPlain, pack
 from .records import LOST, Record
 from .reentry import chain
@@ -42,19 +41,11 @@ _OF_COMMANDS = frozenset({
 })  # fmt: skip
 
 
-class OnceOptions(CallOptions, total=False):
+class OnceOptions(OptionsOfAnyLock, CallOptions, total=False):
     """What ``once(...)`` takes: ``keep`` and ``result``, and options of ``distributed_lockable``."""
 
     keep: Duration
     result: bool
-    prefix: str | None
-    expire: Duration | None
-    wait: Duration | None
-    max_waiters: int | None
-    renew: bool | None
-    renew_for: Duration | None
-    store: str | None
-    on_lost: OnLost | None
 
 
 OWN_OPTIONS = table(
@@ -64,8 +55,8 @@ OWN_OPTIONS = table(
         "store what it returns, plain data of at most 64 KB as JSON, and return that when it is done",
     ),
 )  # fmt: skip
-_OF_A_LOCK = ("prefix", "expire", "wait", "max_waiters", "renew", "renew_for", "store", "on_lost")
-OPTIONS = {**CALL_OPTIONS, **OWN_OPTIONS, **{name: LOCK_OPTIONS[name] for name in _OF_A_LOCK}}
+_KNOWN = {**LOCK_OPTIONS, **CALL_OPTIONS, **OWN_OPTIONS}
+OPTIONS = {name: row for name, row in _KNOWN.items() if name in OnceOptions.__annotations__}
 
 
 def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:

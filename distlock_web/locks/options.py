@@ -33,23 +33,28 @@ from .lease import Lease, OnLost
 from .scope import Scope, Spec, WhenLost
 
 
-class LockOptions(TypedDict, total=False):
+class OptionsOfAnyLock(TypedDict, total=False):
+    """What ``lock(...)``, ``distributed_lockable(...)`` and ``once(...)`` share."""
+
+    prefix: str | None
+    expire: Duration | None
+    wait: Duration | None
+    max_waiters: int | None
+    renew: bool | None
+    renew_for: Duration | None
+    store: str | None
+    on_lost: OnLost | None
+
+
+class LockOptions(OptionsOfAnyLock, total=False):
     """What ``lock(...)`` and ``distributed_lockable(...)`` share. What is left out comes from the store's settings.
 
     Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. None is the
     same as left out, except for ``wait``. ``OPTIONS`` below say what each means.
     """
 
-    prefix: str | None
-    expire: Duration | None
-    wait: Duration | None
-    max_waiters: int | None
     limit: int | None
     shared: bool | None
-    renew: bool | None
-    renew_for: Duration | None
-    store: str | None
-    on_lost: OnLost | None
     hold_at_least: Duration | None
 
 
@@ -73,14 +78,6 @@ OPTIONS = table(
         "max_waiters", check_count, None,
         "how many may queue; the next caller is [refused at once](how.md#a-queue-with-an-end)", "no limit",
     ),
-    Setting(
-        "limit", partial(check_count, below=SHARED), 1, "how many may hold the lock [at once](sharing.md)"
-    ),
-    Setting(
-        "shared", check_flag, False,
-        "all callers with `shared=True` may hold the lock together ([readers](sharing.md#readers-and-writers)), "
-        "and no other caller at the same time, with or without `limit`",
-    ),
     _of_store("renew", check_flag, "renew the lock while the block runs"),
     Setting(
         "renew_for", check_seconds, None,
@@ -91,6 +88,14 @@ OPTIONS = table(
         "on_lost", ON_LOST.check,
         '`"raise"` raises at the end of the block. `"warn"` writes to the log. `"cancel"` cancels the asyncio task. '
         "A callable is called with the lease, and the loss is [not raised](responses.md#when-the-lock-is-lost)",
+    ),
+    Setting(
+        "limit", partial(check_count, below=SHARED), 1, "how many may hold the lock [at once](sharing.md)"
+    ),
+    Setting(
+        "shared", check_flag, False,
+        "all callers with `shared=True` may hold the lock together ([readers](sharing.md#readers-and-writers)), "
+        "and no other caller at the same time, with or without `limit`",
     ),
     Setting(
         "hold_at_least", partial(check_seconds, zero=True), 0.0,
