@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib import _bootstrap
 from importlib.machinery import ModuleSpec
 from types import FrameType
 
@@ -72,7 +73,8 @@ def leader(
     ``stop`` has a third of ``expire`` to return before another process may start. The end of the program waits up to
     ``expire`` seconds for ``stop``.
 
-    Call it in ``wsgi.py`` or ``asgi.py``, in every worker. Leading begins two seconds after the import is over. A
+    Call it in ``wsgi.py`` or ``asgi.py``, in every worker. Leading begins two seconds after the import is over; where
+    the app is a script, or is loaded by ``loader.exec_module()`` without an import, two seconds after the call. A
     process that calls ``os.fork()`` before (``gunicorn --preload``) leaves it to its children, which is logged. A child
     of a later fork does not take part, nor does one of ``subprocess``, ``multiprocessing`` or Celery's pool.
 
@@ -369,11 +371,17 @@ def _imports_around() -> list[ModuleSpec]:
     frame: FrameType | None = sys._getframe(1)
     found = list[ModuleSpec]()
     while frame is not None:
-        spec: ModuleSpec | None = frame.f_globals.get("__spec__")
+        spec = _imported_by(frame)
         if spec is not None and _is_running(spec):
             found.append(spec)
         frame = frame.f_back
     return found
+
+
+def _imported_by(frame: FrameType) -> ModuleSpec | None:
+    """What is imported here: said by ``importlib`` itself, for a compiled module has no frame of its own."""
+    at_work = frame.f_globals is vars(_bootstrap) and frame.f_code.co_name == "_load_unlocked"
+    return frame.f_locals.get("spec") if at_work else None
 
 
 def _is_running(spec: ModuleSpec) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import importlib.abc
 import itertools
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -424,34 +426,92 @@ def test_the_page_of_held_locks_says_what_it_is(company: Company) -> None:
     assert "leader scheduler" in row.describe()
 
 
+class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports ``compiled_app`` as one that Cython has made: no frame is that module's."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self.begin = begin
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name == "compiled_app" else None
+
+    def exec_module(self, module: object) -> None:
+        self.begin()
+
+
+#: What each module does, by its file: the first begins, and the last to end is the app, which is named first.
+APPS = {
+    "a module": ("shop_app", {"shop_app.py": "import shop_jobs; shop_jobs.begin(); shop_jobs.go_on()"}),
+    "a module that another one imports": (
+        "outer_app",
+        {
+            "outer_app.py": "import inner_app, shop_jobs; shop_jobs.go_on()",
+            "inner_app.py": "import shop_jobs; shop_jobs.begin()",
+        },
+    ),
+    "a module in a package": (
+        "shop_package",
+        {
+            "shop_package/__init__.py": "from . import jobs; import shop_jobs; shop_jobs.go_on()",
+            "shop_package/jobs.py": "import shop_jobs; shop_jobs.begin()",
+        },
+    ),
+    "a package, by a module in it": (
+        "late_package.jobs",
+        {
+            "late_package/__init__.py": "import shop_jobs; shop_jobs.begin(); shop_jobs.go_on()",
+            "late_package/jobs.py": "",
+        },
+    ),
+    "a compiled module": ("compiled_app", {}),
+    "a module that imports a compiled one": (
+        "import_app",
+        {"import_app.py": "import compiled_app"},
+    ),
+}
+
+
+@pytest.mark.parametrize("app", APPS)
 def test_nobody_begins_while_the_app_is_imported(
-    company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: str
 ) -> None:
     """A server that loads it before it forks would lead itself."""
-    (tmp_path / "shop_app.py").write_text("from shop_jobs import begin\nbegin()\n")
+    name, files = APPS[app]
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
     called, goes_on = threading.Event(), threading.Event()
 
     def begin() -> None:
         company.join("a")
+
+    def go_on() -> None:
         called.set()
         assert goes_on.wait(PATIENCE)
         company.did.append("imported")
 
+    def both() -> None:
+        begin()
+        go_on()
+
+    monkeypatch.setattr(sys, "meta_path", [Compiled(both), *sys.meta_path])
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "shop_jobs", SimpleNamespace(begin=begin))
-    importing = threading.Thread(target=importlib.import_module, args=("shop_app",))
+    monkeypatch.setitem(sys.modules, "shop_jobs", SimpleNamespace(begin=begin, go_on=go_on))
+    known = set(sys.modules)
+    importing = threading.Thread(target=importlib.import_module, args=(name,))
     importing.start()
-    assert called.wait(PATIENCE)
-    shop = sys.modules["shop_app"].__spec__
-    assert shop is not None
-    assert module._is_running(shop)
-    assert module._imports_around() == [], "it is another thread's"
-    goes_on.wait(0.2)  # its thread looks several times
-    goes_on.set()
-    importing.join(PATIENCE)
-    assert not module._is_running(shop)
+    try:
+        assert called.wait(PATIENCE)
+        assert module._imports_around() == [], "it is another thread's"
+        goes_on.wait(0.2)  # its thread looks several times
+        assert company.did == []
+    finally:
+        goes_on.set()
+        importing.join(PATIENCE)
+        for imported in set(sys.modules) - known:
+            if imported.partition(".")[0].endswith(("_app", "_package")):
+                del sys.modules[imported]
     company.saw("imported", "start a")
-    del sys.modules["shop_app"]
 
 
 # Forks and ends -----------------------------------------------------------------------------------------------------
