@@ -58,6 +58,9 @@ USED = [
     (PYMYSQL, "_create_ssl_ctx", "backends/sql/pymysql_connection.py", "ssl=context wants TLS"),
     # SQLAlchemy: whether a transaction that a session is in is its own to end.
     (SESSION_TRANSACTION, "_connections", "sqlalchemy/begun.py", "get_bind() has to be told for what"),
+    # The import system: a compiled module has no frame that tells of it.
+    ("importlib", "_bootstrap", "locks/leader.py", "its functions that run are in no public module"),
+    ("importlib._bootstrap", "_load_unlocked", "locks/leader.py", "no public name says which import a thread is in"),
     # asgiref: whether a loop is async_to_sync's.
     ("asgiref.sync:AsyncToSync", "loop_thread_executors", "core/runtime.py", "a loop does not tell who has made it"),
 ]  # fmt: skip
