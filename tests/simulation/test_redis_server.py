@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -40,6 +43,7 @@ from tests.support.simulation.compared import (
     to_release,
     to_revoke,
 )
+from tests.support.simulation.redis_server import RedisServer
 
 INDEX, DONE = "index", "done"
 NAMES = ["lock:a", "ü b"]
@@ -197,3 +201,80 @@ def test_commands_and_errors_beside_the_scripts(two: Two) -> None:
     ):  # fmt: skip
         ours, theirs = two.say(command(*words))
         assert ours == theirs, words
+
+
+# Every combination of flags that a script uses ------------------------------------------------------------------------
+
+FLAGS = {"NX", "XX", "GT", "LT", "CH", "INCR", "PX", "EX", "KEEPTTL", "GET", "WITHSCORES", "LIMIT", "REV", "BYSCORE"}
+STORE = Path(scripts.__file__).parents[2]
+
+
+def _calls(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The commands of a script, and the flags of each."""
+    for found in re.finditer(r"\bp?call\(", text):
+        depth, end = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        name, *words = re.findall(r"'([^']*)'", text[found.end() : end]) or [""]
+        flags = [word for word in words if word in FLAGS]
+        for other in {"NX", "XX"} if {"NX", "XX"} <= {*flags} else {""}:  # one of them, as a condition says
+            yield name, tuple(flag for flag in flags if flag != other)
+
+
+USED = {
+    call
+    for path in sorted([*STORE.glob("redis/**/*.lua"), *STORE.glob("redlock/**/*.lua")])
+    for call in _calls(re.sub("--.*", "", path.read_text()))
+    if call[1] and hasattr(RedisServer, f"_{call[0].lower()}")  # else no simulated run comes there
+}
+BEFORE = [
+    [],
+    [["SET", "k", "old"]],
+    [["SET", "k", "old", "PX", "5000"]],
+    [["HSET", "k", "f", "1"]],
+    [["ZADD", "k", "5", "a"]],
+    [["ZADD", "k", "5", "a", "7", "b", "7", "c"], ["PEXPIRE", "k", "5000"]],
+    [["ZADD", "k", "-3", "a", "0", "b", "2.5", "c", "9", "d"]],
+]
+#: What stands beside the flags: in front of them, but behind those of ``ZADD``.
+ARGUMENTS: dict[str, list[list[str]]] = {
+    "ZADD": [
+        *([score, member] for score in ("4", "5", "6", "-inf", "+inf") for member in ("a", "new")),
+        ["4", "a", "6", "b", "7", "c", "1", "new"],
+        ["5", "a", "9", "a"],
+        ["x", "a"],
+        ["4"],
+        [],
+    ],
+    "SET": [["new"], [""]],
+    "ZRANGE": [["0", "-1"], ["0", "0"], ["-2", "-1"], ["1", "9"], ["3", "1"]],
+    "ZRANGEBYSCORE": [["-inf", "+inf"], ["0", "+inf"], ["(0", "7"], ["5", "(7"], ["9", "1"]],
+}
+WITH_VALUES = {
+    "PX": [["PX", "100"], ["PX", "1"], ["PX", "0"], ["PX", "x"]],
+    "LIMIT": [["LIMIT", "0", "2"], ["LIMIT", "1", "-1"]],
+}
+
+
+def _commands(name: str, flags: tuple[str, ...]) -> Iterator[list[str]]:
+    for arguments in ARGUMENTS[name]:
+        for words in itertools.product(*(WITH_VALUES.get(flag, [[flag]]) for flag in flags)):
+            given = list(itertools.chain(*words))
+            yield [name, "k", *given, *arguments] if name == "ZADD" else [name, "k", *arguments, *given]
+
+
+def test_the_scripts_have_flags() -> None:
+    assert {name for name, _ in USED} >= {"SET", "ZADD"}
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), sorted(USED), ids=lambda value: value if isinstance(value, str) else "-".join(value)
+)
+def test_flags_do_what_they_do_on_a_real_server(two: Two, name: str, flags: tuple[str, ...]) -> None:
+    for before, words in itertools.product(BEFORE, _commands(name, flags)):
+        for setting in [["FLUSHALL"], *before]:
+            two.say(command(*setting))
+        look = [["TYPE", "k"], ["PTTL", "k"], ["GET", "k"], ["ZRANGE", "k", "0", "-1", "WITHSCORES"]]
+        ours, theirs = two.say(b"".join(command(*each) for each in [words, *look]))
+        assert ours == theirs, (before, words)
