@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import redis
 from rich.console import Console
@@ -14,6 +18,8 @@ from distlock_web.testing.servers import RedisServer, ServerMissing
 from . import (
     capacity,
     handoff,
+    network,
+    pages,
     recovery,
     renewal,
     report,
@@ -22,43 +28,53 @@ from . import (
     uncontended,
     view,
 )
+from .inside import parts, timeline
 from .plan import FULL, QUICK, Plan
-from .results import Case
+from .results import Run
 
+#: Those first that most depends on.
 SCENARIOS = {
     "uncontended": uncontended,
-    "server": server,
     "handoff": handoff,
-    "recovery": recovery,
-    "renewal": renewal,
-    "view": view,
+    "timeline": timeline,
+    "server": server,
+    "network": network,
+    "parts": parts,
     "stores": stores,
     "capacity": capacity,
+    "view": view,  # from here on every lock asks Django's hooks
+    "renewal": renewal,
+    "recovery": recovery,
 }
+KEPT = Path("build") / "bench.json"
 
 ABOUT = """\
 Measures distlock_web beside other locks: all in one run, in turns, on one Redis that is started for it.
 
 scenarios:
-  uncontended  a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
-  server       the same, as the server sees it: commands, CPU, what is left of names
+  uncontended  a free lock: one thread on one CPU, 8 threads, 1 and 64 asyncio tasks
   handoff      2, 8 and 32 processes that want one lock
-  recovery     the holder is killed: 16 processes wait, or 4 with 50 threads each
-  renewal      1,000 leases that are renewed
+  timeline     a hand-over between two of them, step by step
+  server       a free lock as the server sees it: commands, CPU
+  network      the first two with half a millisecond of network
+  parts        where the work of a lock in asyncio is
   view         a Django view under a lock
   stores       a free lock in Redlock, PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
-  capacity     what one server holds: 100,000 locks, 400 processes that wait
+  capacity     what one server holds: 100,000 locks, 200 processes that wait, 1,000 readers
+  renewal      1,000 leases that are renewed
+  recovery     the holder is killed: 16 processes wait, or 4 with 50 threads each
 """
-MORE = """\
+MORE = f"""\
 examples:
   python -m benchmarks --quick                        a first look, in about six minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks > run.md                       the tables behind docs/benchmarks.md
+  python -m benchmarks --write                        all, and then into the documentation
+  python -m benchmarks --from {KEPT} --write   the same of a run that is kept, also of one that was interrupted
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
 machine is in the numbers, and most of all in those of the processes that wait for each other. Peers that are not
-installed are left out (pip install --group bench). Exit status: 1 if something could not be measured; the tables are
-of the rest.
+installed are left out (pip install --group bench). What was measured is kept in {KEPT} after each scenario. Exit
+status: 1 if something could not be measured; the tables are of the rest.
 """
 
 
@@ -71,6 +87,11 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=SCENARIOS, help="run this scenario; may be given again")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: for a look, not for a claim")
+    parser.add_argument("--save", type=Path, default=KEPT, metavar="FILE", help=f"where the run is kept: {KEPT}")
+    parser.add_argument(
+        "--from", dest="kept", type=Path, metavar="FILE", help="measure nothing: the tables of this run"
+    )
+    parser.add_argument("--write", action="store_true", help="put the figures into the documentation")
     return parser.parse_args()
 
 
@@ -97,36 +118,64 @@ class Session:
 
 def main() -> None:
     given = arguments()
+    failed: list[str] = []
+    run = Run.load_from(given.kept) if given.kept else measured(given, failed)
+    if not run.cases:
+        sys.exit(f"Nothing was measured: {', '.join(failed)}.")
+    print(run.about, end="\n\n")
+    for case in run.cases:
+        print(*report.markdown(case), sep="\n")
+    if given.write:
+        for page in pages.write(run):
+            print(f"written: {page}", file=sys.stderr)
+    if failed:
+        sys.exit(f"Not measured: {', '.join(failed)}.")
+
+
+def measured(given: argparse.Namespace, failed: list[str]) -> Run:
+    """A run, kept after each scenario. Those that ``failed`` are named."""
     # It draws when a step is done, not from a thread of its own, which would be in the measurement.
     columns = TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
-    cases: list[Case] = []
-    failed: list[str] = []
+    run = Run(time.strftime("%d %B %Y, %H:%M %Z"), commit(), "", os.getloadavg()[0], given.quick)
     try:
         with RedisServer() as redis_server:
             with redis.Redis.from_url(redis_server.url) as client:
-                about = report.machine(client.info("server")["redis_version"])
+                run.about = report.machine(client.info("server")["redis_version"])
             with progress:
                 session = Session(redis_server, QUICK if given.quick else FULL, progress)
                 for name in dict.fromkeys(given.only or SCENARIOS):
                     session.begin(name)
+                    since = time.monotonic()
                     try:
                         for case in SCENARIOS[name].run(session):
-                            cases.append(case)
+                            run.cases.append(case)
                     except Exception:  # an hour of others is not lost with it
                         failed.append(name)
                         progress.console.print_exception()
+                    run.seconds[name] = round(time.monotonic() - since, 1)
+                    run.save(given.save)
     except ServerMissing as missing:
         sys.exit(str(missing))
     except KeyboardInterrupt:
         failed.append("the rest, which was interrupted")
-    if not cases:
-        sys.exit(f"Nothing was measured: {', '.join(failed)}.")
-    print(about, end="\n\n")
-    for case in cases:
-        print(*report.markdown(case), sep="\n")
-    if failed:
-        sys.exit(f"Not measured: {', '.join(failed)}.")
+        run.save(given.save)
+    return run
+
+
+def commit() -> str:
+    """Which one is measured; with a mark, if the package differs from it."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=pages.PROJECT,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
 
 
 if __name__ == "__main__":

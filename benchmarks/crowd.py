@@ -36,12 +36,14 @@ class Used:
     """Counters that only grow. All times are seconds."""
 
     requests: int
+    commands: int  #: also those that scripts call
     server_cpu: float
     client_cpu: float
 
     def __sub__(self, before: Used) -> Used:
         return Used(
             self.requests - before.requests,
+            self.commands - before.commands,
             self.server_cpu - before.server_cpu,
             self.client_cpu - before.client_cpu,
         )
@@ -95,7 +97,7 @@ class Crowd(Processes):
 
     def _counters(self, probe: Probe) -> Used:
         clients = sum(map(cpu_seconds, self.pids()))
-        return Used(probe.requests(), cpu_seconds(self._server_pid), clients)
+        return Used(probe.requests(), probe.stats().calls.total(), cpu_seconds(self._server_pid), clients)
 
 
 def _serve(line: Connection, number: int, url: str) -> None:

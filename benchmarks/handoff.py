@@ -25,6 +25,7 @@ MEASURES = (
     Measure("wait p99", "ms"),
     Measure("longest", "ms", compared=True),
     Measure("requests", "", 2),
+    Measure("commands", ""),
     Measure("stolen", "%"),
     Measure("Jain", "", 3),
     Measure("server CPU", "µs", 0),
@@ -35,21 +36,24 @@ MEASURES = (
 def run(bench: Bench) -> Iterator[Case]:
     plan = bench.plan
     bench.expect((len(plan.crowds) + 1) * len(CONTENDED) * plan.crowd_rounds)
-    section = f"{SECTION * 1000:.0f} ms section"
     for size in plan.crowds:
-        title = f"Hand-over, {size} processes, {section}, {THINK[0] * 1000:.0f} to {THINK[1] * 1000:.0f} ms think"
-        yield _case(bench, size, f"{size} waiters", title, THINK)
-    yield _case(bench, FAIR_CROWD, "no think", f"Fairness, {FAIR_CROWD} processes that ask again at once", (0.0, 0.0))
+        yield case_of(bench, size, f"{size} waiters", title_of(size), THINK)
+    yield case_of(bench, FAIR_CROWD, "no think", f"Fairness, {FAIR_CROWD} processes that ask again at once", (0.0, 0.0))
 
 
-def _case(bench: Bench, size: int, name: str, title: str, think: tuple[float, float]) -> Case:
+def title_of(size: int) -> str:
+    section = f"{SECTION * 1000:.0f} ms section"
+    return f"Hand-over, {size} processes, {section}, {THINK[0] * 1000:.0f} to {THINK[1] * 1000:.0f} ms think"
+
+
+def case_of(bench: Bench, size: int, name: str, title: str, think: tuple[float, float], url: str = "") -> Case:
     case = Case(name, title, MEASURES, HandOff.name)
     kinds: Sequence[type[Contender]] = []
     for contender in installed(CONTENDED, bench.server.url, case.notes.append):
         contender.close()
         kinds = [*kinds, type(contender)]
     errors: Counter[str] = Counter()
-    with Crowd(size, bench.server.url, bench.server.pid) as crowd:
+    with Crowd(size, url or bench.server.url, bench.server.pid) as crowd:
         for kind in in_turns(kinds, bench.plan.crowd_rounds):
             window = crowd.compete(kind, bench.plan.window, think)
             case.add(kind.name, **summary(window))
@@ -76,6 +80,7 @@ def summary(window: Window) -> dict[str, float]:
         "wait p99": sorted(waits)[math.ceil(len(waits) * 0.99) - 1] * 1e3 if waits else math.nan,
         "longest": max(waits + waiting) * 1e3,
         "requests": window.used.requests / sections,
+        "commands": window.used.commands / sections,
         "stolen": stolen * 100,
         "Jain": jain([sum(turn.waiter == waiter for turn in inside) for waiter in range(window.crowd)]),
         "server CPU": window.used.server_cpu / sections * 1e6,

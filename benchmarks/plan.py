@@ -43,18 +43,18 @@ class Plan:
     rounds: int = 15  #: of the scenarios within one process
     slice: float = 0.2  #: for each contender and round there
     crowds: tuple[int, ...] = (2, 8, 32)
-    crowd_rounds: int = 5
+    crowd_rounds: int = 7
     window: float = 3.0  #: for each contender and round among a crowd
     recoveries: tuple[Recovery, ...] = ()
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
-    waiting_processes: int = 400
+    waiting_processes: int = 200
     held_locks: int = 100_000
 
 
 FULL = Plan(
-    recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)),
+    recoveries=(Recovery(16, 1, 1, 10), Recovery(4, 50, 1, 6), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 2)),
 )
 QUICK = Plan(
     rounds=5,

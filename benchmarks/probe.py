@@ -48,6 +48,7 @@ class Probe:
 
     def scripts(self) -> int:
         """How many scripts the server has run; no script calls another."""
+        self._asked += 1
         stats = self._client.info("commandstats")
         return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
 
@@ -62,8 +63,18 @@ class Probe:
                     sent.add(seen["command"].split()[0].lower())
         return sent - OWN
 
+    def longest_of(self, work: Callable[[], object]) -> float:
+        """Seconds of the longest request to the server while this is done."""
+        self._client.config_set("slowlog-log-slower-than", 0)
+        self._client.slowlog_reset()
+        work()
+        seen = self._client.slowlog_get(128)
+        self._client.config_set("slowlog-log-slower-than", -1)
+        return max(entry["duration"] for entry in seen if not entry["command"].startswith(b"SLOWLOG")) / 1e6
+
     def stats(self) -> Counters:
         """What was called since the server's start, also by scripts, but not our own commands."""
+        self._asked += 1
         found = self._client.info("commandstats")
         by_name = {name.removeprefix("cmdstat_"): of_one for name, of_one in found.items()}
         foreign = {name: of_one for name, of_one in by_name.items() if name.partition("|")[0] not in OWN}

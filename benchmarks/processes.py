@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 120.0  #: seconds for an answer: more than anything takes that works
+PATIENCE = 300.0  #: seconds for an answer: more than anything takes that works
 GRACE = 5.0  #: seconds to end in
 
 

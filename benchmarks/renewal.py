@@ -62,7 +62,7 @@ KEEPERS: Sequence[type[Contender]] = (OneScript, Distlock, PythonRedisLock)
 def run(bench: Bench) -> Iterator[Case]:
     plan = bench.plan
     bench.expect(len(KEEPERS) * plan.renewal_rounds)
-    title = f"{plan.leases} renewed leases of {EXPIRE} s, in one process, {plan.renewal:g} s"
+    title = f"{plan.leases:,} renewed leases of {EXPIRE} s, in one process, {plan.renewal:g} s"
     case = Case("renewal", title, MEASURES, OneScript.name)
     kinds = []
     for contender in installed(KEEPERS, bench.server.url, case.notes.append):

@@ -36,7 +36,7 @@ def markdown(case: Case) -> Iterator[str]:
         heads = _heads(measures)
         yield f"| {' | '.join(heads)} |"
         yield f"|---|{'---:|' * (len(heads) - 1)}"
-        for contender in _order(case):
+        for contender in order(case):
             yield f"| {' | '.join(_row(case, contender, measures))} |"
         yield ""
     for note in case.notes:
@@ -44,12 +44,12 @@ def markdown(case: Case) -> Iterator[str]:
 
 
 def _caption(case: Case) -> str:
-    rounds = max((len(samples) for row in case.samples.values() for samples in row.values()), default=0)
+    rounds = case.rounds()
     ratios = f"; ratios to {case.reference}" if any(measure.compared for measure in case.measures) else ""
-    return f"Medians of {rounds} rounds{ratios}, ± half of the range between the quartiles."
+    return f"Medians of {rounds} round{'s' * (rounds != 1)}{ratios}, ± half of the range between the quartiles."
 
 
-def _order(case: Case) -> list[str]:
+def order(case: Case) -> list[str]:
     """The reference first, then us, then the others, the best first."""
     by = next((measure for measure in case.measures if measure.compared), case.measures[0])
     first = {case.reference: -math.inf, OURS: -1e300}

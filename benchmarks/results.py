@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,58 @@ class Case:
             return Spread.of(samples)
         return Spread.of([max((sample for sample in samples if not math.isnan(sample)), default=math.nan)])
 
-    def ratio(self, contender: str, measure: str) -> Spread:
-        """To the reference, round by round: what slows a whole round down slows both."""
-        pairs = zip(self.samples[contender][measure], self.samples[self.reference][measure], strict=True)
+    def ratio(self, contender: str, measure: str, to: str = "") -> Spread:
+        """To the reference or another one, round by round: what slows a whole round down slows both."""
+        pairs = zip(self.samples[contender][measure], self.samples[to or self.reference][measure], strict=True)
         return Spread.of([own / other if other else math.nan for own, other in pairs])
+
+    def rounds(self) -> int:
+        return max((len(samples) for row in self.samples.values() for samples in row.values()), default=0)
+
+
+@dataclass
+class Run:
+    """One run of one commit on one machine. It is kept in a file after each scenario: an interruption loses one."""
+
+    begun: str  #: date and hour
+    commit: str
+    about: str  #: versions, CPUs
+    load: float  #: of the machine over the minute before: what else ran on it
+    quick: bool
+    cases: list[Case] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  #: that each scenario took
+
+    def case(self, name: str) -> Case:
+        """Raises ``KeyError`` for what was not measured."""
+        for case in self.cases:
+            if case.name == name and case.samples:
+                return case
+        raise KeyError(name)
+
+    def save(self, path: Path) -> None:
+        """In place of what was there, in one step; a line for each case."""
+        head = json.dumps({name: value for name, value in vars(self).items() if name != "cases"}, ensure_ascii=False)
+        cases = ",\n".join(json.dumps(_kept(case), ensure_ascii=False) for case in self.cases)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(f'{head[:-1]}, "cases": [\n{cases}\n]}}\n', "utf-8")
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load_from(cls, path: Path) -> Self:
+        kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        cases = [_case_of(**of_one) for of_one in kept.pop("cases")]
+        return cls(**kept, cases=cases)
+
+
+def _kept(case: Case) -> dict[str, Any]:
+    """With five digits of each sample: no clock here is better."""
+    found = asdict(case)
+    for row in found["samples"].values():
+        for name, samples in row.items():
+            row[name] = [float(f"{sample:.5g}") for sample in samples]
+    return found
+
+
+def _case_of(measures: list[dict[str, Any]], **of_one: Any) -> Case:
+    return Case(measures=[Measure(**measure) for measure in measures], **of_one)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,8 +40,11 @@ class Store:
     """A store, and how its own users lock in it."""
 
     name: str
-    reference: str
     serve: Callable[[ExitStack], tuple[str, dict[str, Lock]]]  #: starts it; its URL, and others' locks by their names
+
+    @property
+    def case(self) -> str:
+        return f"{self.name}, 1 thread"
 
 
 def run(bench: Bench) -> Iterator[Case]:
@@ -50,16 +54,18 @@ def run(bench: Bench) -> Iterator[Case]:
 
 
 def _case(bench: Bench, store: Store) -> Case:
-    case = Case(f"{store.name}, 1 thread", f"A free lock in {store.name}, 1 thread", TIME, store.reference)
+    case = Case(store.case, f"A free lock in {store.name}, 1 thread", TIME, "")
     with ExitStack() as stack:
         try:
             url, others = store.serve(stack)
         except (ServerMissing, ImportError) as missing:
             case.notes.append(f"{store.name} was left out: {missing}.")
             return case
-        registry = distlock_web.configure({"default": {"LOCATION": url}})
+        plain = {"LOCATION": url.partition("?")[0]}  # without options
+        registry = distlock_web.configure({"default": {"LOCATION": url}, "plain": plain})
         stack.callback(registry.close)
         locks = {**others, OURS: lambda: distlock_web.lock(KEY, expire=EXPIRE)}
+        case.reference = next(iter(others))
         fill = {}
         for name, lock in locks.items():
             _seconds(lock, WARM_UP)  # connects, makes tables
@@ -123,6 +129,18 @@ def _plain_quorum(masters: list[redis.Redis]) -> Lock:
     return lock
 
 
+def _replica(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
+    """A lock that a replica has to confirm, beside the same without."""
+    server, replica = stack.enter_context(RedisServer()), stack.enter_context(RedisServer())
+    with redis.Redis.from_url(replica.url) as client:
+        client.replicaof("127.0.0.1", str(server.port))
+        while client.info("replication")["master_link_status"] != "up":
+            time.sleep(0.05)
+    time.sleep(1.5)  # the stream begins up to a second later
+    without = partial(distlock_web.lock, KEY, expire=EXPIRE, store="plain")
+    return f"{server.url}?min_replicas=1", {"without `min_replicas`": without}
+
+
 def _postgres(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
     import psycopg
 
@@ -137,7 +155,7 @@ def _postgres(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
         finally:
             connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (KEY,))
 
-    return server.url, {"advisory lock": advisory}
+    return server.url, {"`pg_advisory_lock`": advisory}
 
 
 def _mariadb(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
@@ -157,7 +175,7 @@ def _mariadb(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
             finally:
                 cursor.execute("SELECT RELEASE_LOCK(%s)", (KEY,))
 
-    return server.url, {"GET_LOCK": get_lock}
+    return server.url, {"`GET_LOCK`": get_lock}
 
 
 def _sqlite(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
@@ -174,7 +192,7 @@ def _sqlite(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
         finally:
             connection.execute("DELETE FROM locks WHERE name = ?", (KEY,))
 
-    return f"sqlite:///{folder}/locks.sqlite3", {"a row": row}
+    return f"sqlite:///{folder}/locks.sqlite3", {"a row that is inserted and deleted": row}
 
 
 def _zookeeper(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
@@ -189,9 +207,10 @@ def _zookeeper(stack: ExitStack) -> tuple[str, dict[str, Lock]]:
 
 
 STORES = (
-    Store("Redlock", "plain quorum", _redlock),
-    Store("PostgreSQL", "advisory lock", _postgres),
-    Store("MariaDB", "GET_LOCK", _mariadb),
-    Store("SQLite", "a row", _sqlite),
-    Store("ZooKeeper", "kazoo Lock", _zookeeper),
+    Store("Redlock over five servers", _redlock),
+    Store("Redis, `min_replicas=1`", _replica),
+    Store("PostgreSQL", _postgres),
+    Store("MariaDB", _mariadb),
+    Store("SQLite", _sqlite),
+    Store("ZooKeeper", _zookeeper),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import distlock_web
 
-from .django_setup import setup
+from .django_setup import install_app, setup
 from .plan import Bench, in_turns, one_cpu
 from .results import Case, Measure
 
@@ -18,6 +18,7 @@ MEASURES = (Measure("request", "µs"), Measure("added", "µs", compared=True))
 
 def run(bench: Bench) -> Iterator[Case]:
     setup(bench.server.url)
+    install_app()
     distlock_web.configure({"default": {"LOCATION": bench.server.url}})
     bench.expect(4 * bench.plan.rounds)
     with one_cpu(bench.server) as where:

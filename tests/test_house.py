@@ -308,7 +308,9 @@ def modules_named(text: str) -> Iterator[str]:
 def python_of_users() -> Iterator[tuple[str, str]]:
     """Everything that shows how the package is used: the example, the benchmarks, and the blocks of the documents."""
     for folder in ("example_project", "benchmarks"):
-        yield from ((path.name, path.read_text("utf-8")) for path in sorted((PROJECT / folder).rglob("*.py")))
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            if path.parent.name != "inside":  # of the benchmarks: it takes our own way apart
+                yield path.name, path.read_text("utf-8")
     for document in [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]:
         if document.name in ("architecture.md", "backends.md", "integrations.md"):
             continue  # for those who write a part of the package

@@ -14,21 +14,27 @@ from benchmarks import __main__ as program
 from benchmarks import handoff, report
 from benchmarks.crowd import Turn, Used, Window
 from benchmarks.plan import Bench
-from benchmarks.results import Case, Measure
+from benchmarks.results import Case, Measure, Run
 from tests.support.requirements import require_redis
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.nightly
-def test_a_quick_run_prints_its_tables() -> None:
+@pytest.mark.timeout(400)
+def test_a_quick_run_prints_its_tables(tmp_path: Path) -> None:
     require_redis()
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "uncontended"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    kept = tmp_path / "run.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "uncontended", "--save", str(kept)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("Medians of 5 rounds; ratios to raw commands") == 4
-    assert run.stdout.count("| distlock_web |") == 4
+    assert run.stdout.count("Medians of 5 rounds; ratios to raw commands") == 5
+    assert run.stdout.count("| distlock_web |") == run.stdout.count("| raw, our transport |") == 5
     assert "| 1.00 ±0.00 |" in run.stdout
+    again = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--from", str(kept)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert again.stdout == run.stdout
 
 
 class Fails:
@@ -51,20 +57,24 @@ def test_what_was_measured_is_kept_when_a_scenario_fails(
     missing: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     require_redis()
     monkeypatch.setattr(program, "SCENARIOS", {"one": Fails(error), "two": Fails(error)})
-    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--save", str(tmp_path / "run.json")])
     with pytest.raises(SystemExit, match=f"Not measured: {missing}"):
         program.main()
     told = capsys.readouterr()
     assert "**A free lock.**" in told.out
     if isinstance(error, Exception):
         assert "no wall" in told.err
+    kept = Run.load_from(tmp_path / "run.json")
+    assert [each.title for each in kept.cases] == ["A free lock"] * told.out.count("**A free lock.**")
+    assert kept.case("1 thread").spread("distlock_web", "time").median == 205
 
 
 def window(*turns: tuple[int, float, float, float]) -> Window:
-    return Window(10.0, 20.0, 3, [Turn(*turn) for turn in turns], Used(12, 0.3, 0.6), [])
+    return Window(10.0, 20.0, 3, [Turn(*turn) for turn in turns], Used(12, 60, 0.3, 0.6), [])
 
 
 def test_a_hand_off_counts_from_the_release_call_where_somebody_waited() -> None:

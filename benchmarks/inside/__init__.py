@@ -1,0 +1,1 @@
+"""What no user imports: the measurements that take distlock_web's own way to Redis apart."""
