@@ -17,8 +17,9 @@ import pytest
 
 import distlock_web
 from distlock_web import NotHeld, attach, distributed_lockable, lock
+from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, drive
+from distlock_web.core.runtime import THREADS, Runtime, drive
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.streaming import spawn
 from tests.support.interruptions import Limit, in_a_thread_of_its_own, interrupted_at
@@ -91,6 +92,32 @@ def test_a_release_that_the_end_of_the_loop_cancels_is_done_all_the_same(monkeyp
     asyncio.run(main())
     assert held() == []
     assert injector.calls[-2:] == ["release", "inspect"]
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_plain_block_that_ends_in_an_event_loop_is_released_by_the_blocking_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A generator was begun outside and is closed there: nothing awaits its end, so the other port would not answer."""
+
+    def section() -> Iterator[None]:
+        with lock("a", expire=20):
+            yield
+
+    async def close() -> None:
+        steps.close()  # type: ignore[attr-defined]
+
+    def noting(runtime: Runtime) -> Port:
+        asked.append(runtime)
+        return port(runtime)
+
+    store, asked, steps = registry().store("default"), list[Runtime](), section()
+    next(steps)
+    port = store.port
+    monkeypatch.setattr(store, "port", noting)
+    asyncio.run(close())
+    assert asked == [THREADS]
+    assert held() == []
 
 
 def test_what_a_loop_was_to_close_is_closed_when_it_ends_before() -> None:
