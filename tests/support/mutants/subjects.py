@@ -16,6 +16,9 @@ RENEWAL = [
 #: What is done in a database; here that is SQLite.
 COMMIT = "tests/commit/test_exactly_once.py"
 
+#: And who opens that transaction, by which framework.
+COMMITS = [COMMIT, "tests/commit/test_order.py", "tests/commit/test_sqlalchemy.py"]
+
 #: What a key is made of, in a framework too, and what a function is called there.
 KEYS = [
     *(f"tests/core/test_{what}.py" for what in ("keys", "forged_keys", "one_row_one_key")),
@@ -42,7 +45,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "refused": ("locks/refused.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
-    "commit": ("locks/commit.py", [*LOCKS, COMMIT]),
+    "commit": ("locks/commit.py", ["tests/locks/test_commit.py", *COMMITS]),
     "open_transaction": ("locks/open_transaction.py", [*LOCKS, COMMIT]),
     "completion": ("locks/completion.py", LOCKS),
     "handover": ("locks/handover.py", LOCKS),
