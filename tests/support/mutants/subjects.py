@@ -46,7 +46,10 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
     "commit": ("locks/commit.py", ["tests/locks/test_commit.py", *COMMITS]),
-    "open_transaction": ("locks/open_transaction.py", [*LOCKS, COMMIT]),
+    "open_transaction": (
+        "locks/open_transaction.py",
+        [f"tests/commit/test_{what}.py" for what in ("warnings", "autocommit_off", "two_decorators")],
+    ),
     "completion": ("locks/completion.py", LOCKS),
     "handover": ("locks/handover.py", LOCKS),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
