@@ -66,7 +66,7 @@ class Ticket:
     def loads(cls, text: str) -> Ticket:
         """Raises ``NotHeld`` for a text that is no ticket, ``ConfigurationError`` for one of a newer format."""
         try:
-            fields = json.loads(base64.urlsafe_b64decode(text.encode("ascii", "replace")))
+            fields = json.loads(base64.urlsafe_b64decode(text.encode()))
             last = fields[-1] if isinstance(fields[-1], dict) else {}  # of before it is a text
             newer = last.get("format")
             if not isinstance(newer, int):
@@ -87,7 +87,7 @@ def _fields(
 ) -> tuple[str, dict[str, int | None], float, bool, str]:
     fences = {str(name): None if fence is None else int(fence) for name, fence in held}
     if not fences:
-        raise ValueError("no names")
+        raise ValueError
     return str(store), fences, check_seconds(float(expire), "expire"), bool(renew), str(prefix)
 
 
@@ -221,12 +221,12 @@ async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
 
 
 async def end_transit(scope: Scope, ticket: Ticket, error: BaseException) -> None:
-    """They are not taken on; the caller raises ``error`` then. Does nothing unless some of several locks were.
+    """They are not taken on; the caller raises ``error`` then. Does nothing unless some of them were.
 
     Then no one can take on all of them with the ticket. Where not even the first was to be had, another use of the
     ticket may be taking them on.
     """
-    if scope.acquired and len(scope.spec.names) > 1:
+    if scope.acquired:
         await undo(error, scope, partial(_free_the_rest, scope, ticket))
 
 

@@ -19,7 +19,7 @@ from distlock_web.locks import engine, handover
 from distlock_web.locks.events import Event, subscribe, unsubscribe
 from distlock_web.locks.handover import Ticket
 from distlock_web.locks.lease import scope_of
-from distlock_web.locks.scope import Scope
+from distlock_web.locks.scope import Scope, Spec
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import SOON, eventually
@@ -37,8 +37,9 @@ def test_a_hand_over_of_several_locks_of_which_one_is_lost_gives_the_others_back
     assert held() == {}
 
 
+@pytest.mark.parametrize("keys", [["a", "b"], ["a", "b", "c"]], ids=["two", "three"])
 def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
-    store: str, monkeypatch: pytest.MonkeyPatch
+    store: str, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each later try failed at the first name, and the others were taken for all the time of the transit."""
     injector, take_on = FaultInjector(registry().store("default")), handover.take_on
@@ -48,7 +49,7 @@ def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
             injector.lose("attach", "request", "request")
         await take_on(scope, port, name, ticket)
 
-    ticket = lock(["a", "b", "c"]).acquire().detach(transit=600)
+    ticket = lock(keys).acquire().detach(transit=600)
     with monkeypatch.context() as patched, pytest.raises(BackendUnavailable):
         patched.setattr(handover, "take_on", take_on_the_first)
         attach(ticket)
@@ -160,7 +161,10 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
 def forged(
     held: object = (("n", 1),), expire: float = 10, renew_for: float | None = None, kept: float = 0, keep: float = 0
 ) -> str:
-    fields = ["default", held, expire, False, "p:", {"secret": "0", "times": [renew_for, kept, keep]}]
+    return encoded("default", held, expire, False, "p:", {"secret": "0", "times": [renew_for, kept, keep]})
+
+
+def encoded(*fields: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
 
@@ -171,6 +175,7 @@ def forged(
         "no ticket",
         "W10=",
         "\N{SNOWMAN}",
+        forged() + "\udcff",
         forged(held=[]),
         forged(held=[["n", float("inf")]]),
         forged(expire=float("nan")),
@@ -187,6 +192,7 @@ def forged(
         "words",
         "list",
         "snowman",
+        "half a character",
         "no lock",
         "endless fence",
         "nan",
@@ -201,7 +207,67 @@ def forged(
 )
 @pytest.mark.usefixtures("memory_store")
 def test_a_text_that_is_no_ticket_is_refused(text: str) -> None:
-    with pytest.raises(NotHeld, match="not a ticket"):
+    with pytest.raises(NotHeld, match=r"^This is not a ticket from lease\.detach\(\), or it was altered\.$"):
         attach(text)
     with pytest.raises(NotHeld, match="used before"):  # what is forged well is one, and proves nothing
         attach(forged())
+
+
+def test_a_ticket_of_a_newer_format_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"^A ticket from lease\.detach\(\) has been stored in format 3 "):
+        Ticket.loads(encoded("default", [["n", 1]], 10, False, "p:", {"format": 3}))
+
+
+def test_a_ticket_from_before_there_were_times_has_none() -> None:
+    text = encoded("default", [["n", 1]], 10, True, "p:", "a secret")
+    assert Ticket.loads(text) == Ticket(text, "default", {"n": 1}, 10.0, True, "p:", None, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("renew_for", "hold_at_least", "keep_until", "left"),
+    [
+        (None, 0.0, 0.0, (None, 0.0, 0.0)),
+        (25.0, 30.0, 1013.0, (15.0, 20.0, 3.0)),
+        (10.5, 10.5, 1010.5, (0.5, 0.5, 0.5)),
+        (5.0, 5.0, 1005.0, (0.0, 0.0, 0.0)),
+    ],
+)
+@pytest.mark.usefixtures("memory_store")
+def test_a_ticket_says_what_is_left_of_each_time(
+    renew_for: float | None,
+    hold_at_least: float,
+    keep_until: float,
+    left: tuple[float | None, float, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten seconds after it was taken. And what it says is what is read."""
+    lease = lock("a", expire=20, renew=True).acquire()
+    scope = scope_of(lease)
+    scope.spec, scope.keep_for = scope.spec._replace(renew_for=renew_for), hold_at_least
+    (hold,) = scope.acquired
+    hold.since, hold.keep_until = 1000.0, keep_until
+    monkeypatch.setattr(handover, "now", lambda: 1010.0)
+    ticket = Ticket.of(scope)
+    assert ticket == Ticket(ticket.text, "default", {"disLock:a": lease.fence}, 20.0, True, "disLock:", *left)
+    assert Ticket.loads(ticket.text) == ticket
+    last = json.loads(base64.urlsafe_b64decode(ticket.text))[-1]
+    assert (sorted(last), len(last["secret"])) == (["secret", "times"], 32)
+
+
+@pytest.mark.parametrize("renew", [True, False])
+@pytest.mark.usefixtures("memory_store")
+def test_who_takes_a_lock_on_may_ask_for_another_lease(renew: bool) -> None:
+    ticket = Ticket("text", "default", {"p:n": 1}, 10.0, renew, "p:", 3.0, 2.0, 1.0)
+    store = registry().store("default")
+    as_it_was = Spec(store, ("p:n",), 10.0, 0.0, renew, 3.0, hold_at_least=2.0, template="shop.py:7", prefix="p:")
+    for expire, renewed, spec in [
+        (None, None, as_it_was),
+        ("20s", None, as_it_was._replace(expire=20.0)),
+        (None, not renew, as_it_was._replace(renew=not renew)),
+    ]:
+        scope = handover.receiver(ticket, expire, renewed, THREADS, "shop.py:7")
+        assert (scope.spec, scope.in_block) == (spec, False)
+    with pytest.raises(ConfigurationError, match="expire is 0"):
+        handover.receiver(ticket, 0, None, THREADS, "")
+    with pytest.raises(ConfigurationError, match="renew is 'yes'"):
+        handover.receiver(ticket, None, "yes", THREADS, "")  # type: ignore[arg-type]
