@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-logger = logging.getLogger("distlock_web")
-
 DEFAULT_HEADER = "Req-Id"
 #: In which a proxy, or a service that calls this one, sends its id.
 PROXY_HEADER = "X-Request-ID"
@@ -174,7 +172,7 @@ def _id_of_request(request: object) -> str | None:
 # Who holds a lock, for people -----------------------------------------------------------------------------------------
 
 _HOST = socket.gethostname()
-_MAX_FIELD_CHARS = 200  # of one field: it is stored with every lock
+MAX_FIELD_CHARS = 200  # of one field: it is stored with every lock
 _MAX_WORKER_CHARS = 60
 _SHOWN_DIGITS = 8  # of the request's token, which has 24: the others stay secret
 
@@ -187,7 +185,7 @@ _COMMAND = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def _constant(function: str, expire: float, pid: int) -> str:
-    return f"{_quoted(function[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
+    return f"{_quoted(function[:MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
 
 
 class _ThreadWords(threading.local):
@@ -220,22 +218,7 @@ def _command() -> str:
         program = "python"
     if program in _WITH_COMMANDS and arguments and _COMMAND.fullmatch(arguments[0]):
         program = f"{program} {arguments[0]}"
-    return _quoted(program[:_MAX_FIELD_CHARS])
-
-
-def words_of_user(ask: Callable[[], object]) -> str:
-    """Whose request it is, where the project wants that, in few words. What ``ask`` raises is logged."""
-    try:
-        return str(ask() or "")[:_MAX_FIELD_CHARS]
-    except Exception as error:
-        if type(error) not in _told:  # once each: its text may be another one for every request
-            _told.add(type(error))
-            what = f"{type(error).__name__}: {error}"
-            logger.warning("DISTLOCK_USER failed, so the lock has no user: %s", what)
-        return ""
-
-
-_told: set[type[Exception]] = set()
+    return _quoted(program[:MAX_FIELD_CHARS])
 
 
 def ask_user() -> None:
@@ -273,7 +256,7 @@ class HolderInfo:
         end = ",1]" if renews else "]"
         if origin is None:
             return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""{end}'
-        path, token = _quoted(path_of(origin)[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
+        path, token = _quoted(path_of(origin)[:MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
         user = '""' if origin.user is None else _quoted(origin.user())
         return f'[{_quoted(origin.known_as())},{path},{constant},"{token}",{tail},{user}{end}'
 

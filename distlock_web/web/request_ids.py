@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from functools import cache, partial
@@ -9,16 +10,12 @@ from pkgutil import resolve_name
 from typing import Any
 
 from ..core.errors import ConfigurationError
-from ..core.request_id import (
-    PROXY_HEADER,
-    Origin,
-    acceptable,
-    current_origin,
-    words_of_user,
-)
+from ..core.request_id import MAX_FIELD_CHARS, PROXY_HEADER, Origin, acceptable, current_origin
 from ..core.setting import check_plain
 from ..locks.request_context import RequestBounds
 from .neighbours import named_in_context, usable
+
+logger = logging.getLogger("distlock_web")
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
 # would be accepted here and never arrive. Single hyphens between letters and digits, as in every registered name.
@@ -83,7 +80,7 @@ class WebRequestBounds(RequestBounds):
     ) -> None:
         own = header if header is not None and acceptable(header) else None
         proxy = usable(proxy) if own is None else None
-        origin = Origin.new(own or proxy, path, None if user is None else cache(partial(words_of_user, user)))
+        origin = Origin.new(own or proxy, path, None if user is None else cache(partial(_words_of_user, user)))
         origin.is_named = proxy is not None
         origin.named = partial(_name_of_neighbour, named, origin.request_id)
         super().__init__(origin)
@@ -103,6 +100,21 @@ class WebRequestBounds(RequestBounds):
         request_id = self.request_id
         self._origin.named = None
         return request_id
+
+
+def _words_of_user(ask: Callable[[], object]) -> str:
+    """Whose request it is, where the project wants that, in few words. What ``ask`` raises is logged."""
+    try:
+        return str(ask() or "")[:MAX_FIELD_CHARS]
+    except Exception as error:
+        if type(error) not in _told:  # once each: its text may be another one for every request
+            _told.add(type(error))
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("DISTLOCK_USER failed, so the lock has no user: %s", what)
+        return ""
+
+
+_told: set[type[Exception]] = set()
 
 
 def _name_of_neighbour(named: Callable[[], object] | None, made: str) -> str | None:

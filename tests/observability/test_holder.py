@@ -25,6 +25,7 @@ from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.flask import DistLock
 from distlock_web.ops.held_locks import find_lock, list_all
 from distlock_web.testing.harness import Harness
+from distlock_web.web import request_ids
 from distlock_web.web.lock_presenter import Links, LockPresenter
 from tests.support.modes import in_both_modes
 
@@ -166,7 +167,7 @@ def test_no_user_unless_the_project_wants_it(ask: Callable[..., str], memory: No
 def test_a_user_that_cannot_be_told_is_no_reason_to_fail(
     ask: Callable[..., str], memory: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    request_id._told.clear()
+    request_ids._told.clear()
     assert ask(broken, settings) == ""
     assert ask(broken, settings) == ""
     assert caplog.text.count("no session") == 1
