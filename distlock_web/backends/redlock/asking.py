@@ -163,8 +163,9 @@ class Question:
         self._undo_later()
 
     def _no_more_late(self) -> None:
-        self.node.unheard.discard(self.token)
-        self.node.unsent.discard(self.token)
+        token = self.token
+        self.node.unheard.discard(token)
+        self.node.unsent.discard(token)
 
     def _undo_later(self) -> None:
         if self.undo_within:
@@ -280,7 +281,7 @@ def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, 
             moment = now()
             if not channels or moment >= until:
                 break
-            next_due = min(until, *(each.until for each in channels.values()))
+            next_due = min(until, *[each.until for each in channels.values()])
             for descriptor in _readable(channels, max(0.0, next_due - moment)):
                 if (channel := channels.pop(descriptor).channel) is not None:
                     channel.receive()

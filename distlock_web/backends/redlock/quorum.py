@@ -72,8 +72,8 @@ class Quorum:
         No clock is read at the same moment as another: the time that the answers took is in the second, our own
         lateness with it.
         """
-        at_least = self._spread([(most, least) for least, most in (vote.ahead for vote in votes)])
-        return max(0.0, at_least), self._spread([vote.ahead for vote in votes])
+        clocks = [vote.ahead for vote in votes]
+        return max(0.0, self._spread([(most, least) for least, most in clocks])), self._spread(clocks)
 
     def _spread(self, clocks: Sequence[tuple[float, float]]) -> float:
         """From the first of one clock to the last of another, so that a majority lies between; in seconds."""
