@@ -123,25 +123,25 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
 async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
     """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
 
-    Called again, it goes on where it was interrupted.
+    Called again, it goes on where it was interrupted, and tries again what has failed with another error than ours.
     """
     scope.let_go()
-    failure: DistLockError | None = None
+    failure: Exception | None = None
     for hold in reversed(scope.acquired):
-        begun = hold.begin_release()
-        if not begun:
+        if not (begun := hold.begin_release()):
             if (claim := hold.to_cancel) is not None:
                 await cancel_quietly(scope, claim, port)
                 hold.cancelled()
             continue
-        cooldown, record = 0.0, None
-        if scope.keep_for or hold.keep_until:
-            cooldown, record = kept.at_release(scope, hold, success)
+        keeps = scope.keep_for or hold.keep_until
+        cooldown, record = kept.at_release(scope, hold, success) if keeps else (0.0, None)
         failed: DistLockError | None = None
-        loss: LossReason | None
         try:
             loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
-        except DistLockError as error:
+        except Exception as error:
+            if not isinstance(error, DistLockError):  # a bug, or a signal's: the others are not kept for it
+                failure = error
+                continue
             failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None
         if loss is not None and not hold.recorded:  # else its holder now has found the record, or cannot commit
@@ -157,7 +157,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         raise failure
 
 
-async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> Loss | None:
+async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> LossReason | None:
     args = (hold.claim_to_the_end, cooldown, *(() if record is None else (record,)))  # not every store has records
     there_until = now() + cooldown - drift(cooldown) if cooldown else 0.0
     if not sent_before:

@@ -19,7 +19,7 @@ from distlock_web import (
     lock,
 )
 from distlock_web.backends.memory import MemoryPort
-from distlock_web.core.backend import Busy, Granted
+from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive
 from distlock_web.locks.lease import scope_of
@@ -155,6 +155,38 @@ def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(
         raise ZeroDivisionError
     assert "a bug" in caught.value.__notes__[0]
     assert "in broken" in caplog.text, "its traceback is in the log"
+
+
+@pytest.mark.parametrize("key", ["a", "b"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_a_bug_at_one_lock_keeps_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, key: str, asynchronous: bool, error: type[Exception] | None
+) -> None:
+    """Those behind it were not given back at the second try either, and were held for their lease."""
+    release = MemoryPort.release
+
+    async def broken(port: MemoryPort, claim: Claim, *args: Any) -> Any:
+        if claim.name == f"disLock:{key}":
+            raise LookupError("a bug")
+        return await release(port, claim, *args)
+
+    def work() -> None:
+        if error is not None:
+            raise error
+
+    async def in_tasks() -> None:
+        async with lock(["a", "b"]):
+            work()
+
+    def in_a_thread() -> None:
+        with lock(["a", "b"]):
+            work()
+
+    monkeypatch.setattr(MemoryPort, "release", broken)
+    with pytest.raises(error or LookupError):
+        asyncio.run(in_tasks()) if asynchronous else in_a_thread()
+    assert [line.name for line in drive(registry().store("default").port(THREADS).inspect())] == [f"disLock:{key}"]
 
 
 # A loss that is noticed late ----------------------------------------------------------------------------------------
