@@ -249,6 +249,23 @@ def test_what_is_revoked_before_it_runs_frees_its_lock(report: Any, mailbox: Mai
     assert states() == {}
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_no_end_but_that_of_the_run_is_kept_as_its_options_say(mailbox: Mailbox, again: bool) -> None:
+    """Neither what a worker drops nor a place in the queue: nothing was done there."""
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10, hold_at_least=500)
+    def report(month: str) -> str:
+        return month
+
+    unique(report, again=again).delay("May")
+    mailbox.next().drop()
+    assert states() == {}
+    unique(report, again=again).delay("May")
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert states() == {"disLock:report:May": "cooldown"}
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_retry_that_is_revoked_or_fails_is_no_success(mailbox: Mailbox, nested: bool) -> None:
     """It was kept for an hour, and nothing was sent in that time. What a nested block has done stays done."""
