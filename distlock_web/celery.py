@@ -102,12 +102,12 @@ class Unique:
     def _scope(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """What is taken here: the lock of the run, or its place in the queue."""
         locked = _locked(self._task)
-        # The options are those of the run. Here nothing waits, nothing is released, and all is over in a moment.
+        # The options are those of the run. Here nothing waits, no end is a success, and all is over in a moment.
         runtime = TASKS if locked.asynchronous else THREADS
         spec = drive(Call(locked, self._task.run, _with_self(self._task, args), kwargs).spec(runtime))
         if self._again:
             spec = _place(spec)
-        scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS, in_block=False)
+        scope = Scope(spec._replace(wait=0.0, on_lost="raise"), THREADS, in_block=False)
         scope.warned = True
         return scope
 

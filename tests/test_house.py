@@ -99,7 +99,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     ),
     "hold_at_least": (
         r"hold_at_least|keep_for|keep_until",
-        "locks/kept locks/options locks/scope locks/hold locks/ending locks/handover django/locked_views celery",
+        "locks/kept locks/options locks/scope locks/hold locks/ending locks/handover django/locked_views",
     ),
     "max_waiters": (
         r"max_waiters",
