@@ -46,7 +46,7 @@ def _warn_of_open_transaction(function: str, code: CodeType | None) -> bool:
     if code is not None:
         file, line = code.co_filename, code.co_firstlineno
     else:
-        frame = sys._getframe(1)
+        frame = sys._getframe()
         frame = outside(frame) or frame
         file, line = frame.f_code.co_filename, frame.f_lineno
     warnings.warn_explicit(text, OpenTransactionWarning, file, line, registry=_warned.setdefault(file, {}))

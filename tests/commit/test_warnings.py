@@ -43,6 +43,13 @@ def test_taken_inside_a_transaction() -> None:
     assert 'until="commit"' in str(warning.message)
 
 
+def test_taken_and_given_back_inside_a_transaction_it_is_told_once() -> None:
+    with told() as found, transaction.atomic():
+        warnings.simplefilter("always")
+        lock("order").acquire().release()
+    assert len(found) == 1
+
+
 def test_given_back_by_its_block_inside_a_transaction() -> None:
     opened = transaction.atomic()
     with told() as found, lock("order"):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 
-from distlock_web import ConfigurationError, Lease, LeaseLost, NotHeld, current_lease, lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import TASKS, THREADS, drive
+from distlock_web.core.runtime import TASKS, THREADS, drive, now
+from distlock_web.locks import watchdog
+from distlock_web.locks.hold import Hold
+from distlock_web.locks.lease import scope_of
+from distlock_web.locks.reentry import entering
+from distlock_web.locks.reentry.gate import ReentryGate, Turn, line_up
+from distlock_web.locks.scope import Scope
 from tests.support.callers import unrelated
 from tests.support.renewals import renewed_now
 from tests.support.revoking import revoke
-from tests.support.waiting import LONG, SOON
+from tests.support.waiting import LONG, SOON, eventually
 
 ENDS: dict[str, Callable[[Lease], object]] = {
     "released": lambda lease: lease.release(),
@@ -190,3 +197,134 @@ async def test_a_loss_cancels_the_task_that_entered_and_not_the_one_that_took_it
         async with await taken:
             await asyncio.sleep(SOON)
     assert await task == "not cancelled"
+
+
+# A lock that the call chain has -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_lease_that_is_lost_is_told_also_where_a_sibling_is_inside() -> None:
+    """That one has its turn still, in a lock that is gone: to hear that it is busy helps nobody."""
+    outer, sibling = lock("a", expire=LONG), lock("a")
+    with pytest.raises(LeaseLost), outer as lease:
+        context = contextvars.copy_context()
+        context.run(sibling.__enter__)
+        scope_of(lease).holds[0].lose("revoked")
+        with pytest.raises(LeaseLost), lock("a", wait=0):
+            pytest.fail("the body ran")
+        with pytest.raises(LeaseLost):
+            context.run(sibling.__exit__, None, None, None)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_lost_lease_in_hand_does_not_keep_its_own_taker_out() -> None:
+    lost = lock("a").acquire()
+    assert revoke("disLock:a", lost.fences["disLock:a"])
+    (hold,) = scope_of(lost).holds
+    hold.lose("revoked")
+    lock("a", wait=0).acquire().release()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_lease_that_is_entered_elsewhere_just_then_is_not_entered_by_its_taker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was on its way to the gate, which the other one has closed."""
+    lease = lock("a").acquire()
+
+    def enter_elsewhere(scope: Scope, gate: ReentryGate) -> Turn:
+        turn = line_up(scope, gate)
+        contextvars.Context().run(lease.__enter__)
+        return turn
+
+    monkeypatch.setattr(entering, "line_up", enter_elsewhere)
+    with pytest.raises(LockBusy), lock("a", wait=0):
+        pytest.fail("the body ran")
+    assert lease.depth == 1
+    lease.__exit__(None, None, None)
+    assert held() == []
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize(
+    ("expire", "left", "asked", "at_least", "at_most"),
+    [(600.0, 10.0, 100.0, 50.0, 100.0), (20.0, 20.0, 100.0, 50.0, 100.0), (600.0, 600.0, 100.0, 500.0, 600.0)],
+    ids=["little is left", "it is longer", "there is enough"],
+)
+def test_a_nested_block_has_the_time_that_it_asks_for(
+    expire: float, left: float, asked: float, at_least: float, at_most: float
+) -> None:
+    with lock("a", expire=expire) as outer:
+        (hold,) = scope_of(outer).holds
+        hold.deadline = min(hold.deadline, now() + left)
+        with lock("a", expire=asked):
+            assert at_least < hold.remaining <= at_most
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_what_was_taken_before_a_sibling_was_waited_for_is_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has aged meanwhile, and the store may have lost it."""
+    go_on, extended, extend_holds = asyncio.Event(), list[list[str]](), watchdog.extend_holds
+
+    async def noted(port: Port, holds: list[Hold], expire: float | None) -> None:
+        extended.append([hold.name for hold in holds])
+        await extend_holds(port, holds, expire)
+
+    async def inside() -> None:
+        async with lock("b", expire=LONG):
+            await go_on.wait()
+
+    async def waiting() -> None:
+        async with lock(["a", "b"], expire=LONG, wait=LONG):
+            pass
+
+    monkeypatch.setattr(watchdog, "extend_holds", noted)
+    async with lock("b", expire=LONG) as outer:
+        siblings = [asyncio.create_task(inside()), asyncio.create_task(waiting())]
+        gates = cast(dict[str, ReentryGate], scope_of(outer).gates)
+        await asyncio.to_thread(eventually, lambda: any(gate._waiting for gate in gates.values()), "it waits")
+        go_on.set()
+        await asyncio.gather(*siblings)
+    assert extended == [["disLock:a"]]
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("wait", [0, 1, None])
+def test_a_sibling_is_waited_for_by_who_waits(wait: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    async def enter(self: ReentryGate, *given: object) -> str:
+        asked.append(given)
+        return "busy"
+
+    monkeypatch.setattr(ReentryGate, "enter", enter)
+    sibling = lock("a")
+    with lock("a"):
+        context = contextvars.copy_context()
+        context.run(sibling.__enter__)
+        with pytest.raises(LockBusy), lock("a", wait=wait):
+            pytest.fail("the body ran")
+        context.run(sibling.__exit__, None, None, None)
+    assert bool(asked) is (wait != 0)
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize(
+    ("outer", "inner", "text"),
+    [
+        ({"shared": True}, {}, "shared, and a block inside it wants to be alone:"),
+        ({"shared": True}, {"limit": 2}, "shared, and a block inside it wants at most 2 holders:"),
+        ({"limit": 3}, {}, "with limit=3, and a block inside it wants to be alone:"),
+        ({"limit": 3}, {"limit": 2}, "with limit=3, and a block inside it wants at most 2 holders:"),
+        ({"limit": 3}, {"shared": True}, "with limit=3, and a block inside it wants readers only:"),
+    ],
+)
+def test_a_block_that_would_wait_for_its_own_call_chain_hears_why(
+    outer: dict[str, Any], inner: dict[str, Any], text: str
+) -> None:
+    with (
+        lock("a", **outer),
+        pytest.raises(ConfigurationError, match=f"holds the lock 'disLock:a' {text}"),
+        lock("a", **inner),
+    ):
+        pytest.fail("the body ran")

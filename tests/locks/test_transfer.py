@@ -153,8 +153,9 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
     other = dataclasses.replace(ticket, fences={"disLock:a": 7})
     store, hold = registry().store("default"), scope_of(lease).holds[0]
     assert drive(store.port(THREADS).detach(hold.claim, ticket.proof, 60)) is None
-    with pytest.raises(NotHeld):
+    with pytest.raises(NotHeld) as caught:
         drive(engine.acquire(Scope(scope_of(lease).spec, THREADS), other))
+    assert caught.value.name == "disLock:a"
     assert held() == {}, "what was taken on by mistake is given back"
 
 
@@ -271,3 +272,18 @@ def test_who_takes_a_lock_on_may_ask_for_another_lease(renew: bool) -> None:
         handover.receiver(ticket, 0, None, THREADS, "")
     with pytest.raises(ConfigurationError, match="renew is 'yes'"):
         handover.receiver(ticket, None, "yes", THREADS, "")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_the_store_knows_who_has_taken_it_on() -> None:
+    lease = attach(lock("a").acquire().detach())
+    [line] = drive(registry().store("default").port(THREADS).inspect())
+    assert line.holder == scope_of(lease).claimant()
+    lease.release()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_call_that_was_let_through_has_nothing_to_hand_over() -> None:
+    scope = Scope(Spec(registry().store("default"), ("a",), 10.0, 0.0), THREADS)
+    with pytest.raises(NotHeld, match=r"^There is no lock to hand over: this call was let through without one\.$"):
+        drive(handover.detach(scope, 10.0, THREADS))
