@@ -366,4 +366,5 @@ def test_a_release_that_has_to_be_sent_twice_is_no_loss(
             assert [line.state for line in await harness.port.inspect([NAME])] == ["cooldown"] * bool(cooldown)
 
         harness.run(case())
-        assert [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost)
+        # The caller does not wait for a node that is not needed, nor for a slow one.
+        eventually(lambda: [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost), "the answers are lost")
