@@ -13,7 +13,7 @@ from distlock_web import LockBusy, lock
 from distlock_web.backends.redlock import scripts
 from distlock_web.core.registry import Store
 from distlock_web.locks.lease import scope_of
-from distlock_web.testing.harness import PATIENCE
+from distlock_web.testing.harness import PATIENCE, SyncHarness
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import make_old
 from tests.support.transcript import Transcript
@@ -33,10 +33,15 @@ def votes(nodes: list[RedisServer], open_store: Callable[..., Store]) -> Store:
     return store
 
 
-def test_the_commands_of_each_cycle(own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any) -> None:
-    harness = mode(votes(own_nodes, open_store))
+def of_all(harness: Any) -> Any:
+    """The same, and the node that is looked at is waited for, as all are."""
     for port in (harness.port, harness.store.renewal_port()):
-        port._quorum.needed = len(own_nodes)  # the node that is looked at is waited for
+        port._quorum.needed = len(port._quorum.nodes)
+    return harness
+
+
+def test_the_commands_of_each_cycle(own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any) -> None:
+    harness = of_all(mode(votes(own_nodes, open_store)))
 
     def take(**options: Any) -> Any:
         return harness.acquire(lock("lab", **{"expire": 30, **options}))
@@ -60,3 +65,36 @@ def test_the_commands_of_each_cycle(own_nodes: list[RedisServer], open_store: Ca
         transcript = Transcript(client, scripts, housekeeping=1)
         harness.run(case())
     assert transcript.is_frozen_in(FROZEN)
+
+
+def test_an_index_outlives_what_it_lists(own_nodes: list[RedisServer], open_store: Callable[..., Store]) -> None:
+    """A vote does not ask each time for how long it lives: it knows until when at least, and asks half a day before."""
+    harness, index, quorum, hour = of_all(SyncHarness(open_store(own_nodes))), "disLock:~held", "disLock:~quorum", 3600
+
+    async def case() -> None:
+        async def use(expire: int = 10) -> None:
+            await harness.release(await harness.acquire(lock("lab", expire=expire)))
+            assert node.ttl(index) >= 12 * hour + expire
+
+        await use()
+        await use(30 * 24 * hour)  # longer than it was known to live
+        node.delete(index)
+        await use()
+        # An hour is left, and the node knows it.
+        now = int(node.time()[0])
+        node.zadd(index, {"{lasts until}": -(now + hour) * 1_000_000})
+        for key in (index, quorum):
+            node.expire(key, hour)
+        await use()
+        assert node.ttl(quorum) > 29 * 24 * hour
+        # A lease that is only renewed: no vote is asked for.
+        held = await harness.acquire(lock("lab", expire=10))
+        for key in (index, quorum):
+            node.expire(key, hour)
+        claims = [hold.claim._replace(expire=2.0 * 24 * hour) for hold in scope_of(held).acquired]
+        assert await harness.store.renewal_port().extend(claims, PATIENCE) == [None]
+        assert node.ttl(index) >= 60 * hour
+        assert node.ttl(quorum) > 29 * 24 * hour
+
+    with redis.Redis.from_url(own_nodes[2].url) as node:
+        harness.run(case())
