@@ -29,6 +29,7 @@ from distlock_web.core.errors import KeyUnavailable, OpenTransactionWarning
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import hooks
 from distlock_web.locks.call import LockedFunction, acquire
+from distlock_web.locks.commit import before_judging
 from distlock_web.locks.scope import Scope
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.plugin import hold_lock
@@ -82,6 +83,7 @@ class Transactions:
 
     def run(self, function_name: str, call: Callable[[], Any], lease: Lease, database: object) -> Any:
         self._seen.append(("run", function_name, database))
+        before_judging(lease, lambda result: result != "undone")
         return call()
 
     def run_open(self, function: Any, call: Callable[[], Any], database: object) -> Any:
@@ -378,6 +380,14 @@ def test_a_task_is_sent_again_where_that_is_said(
         run(distributed_lockable(key="a", on_busy=policy)(function), 7, **NOTE)
 
 
+@BOTH
+def test_outside_of_a_task_there_is_none_to_send_again(function: Any) -> None:
+    """Though the lock is free: else the first busy one would show it, in production."""
+    locked = distributed_lockable(key="a", on_busy="retry")(function)
+    with pytest.raises(ConfigurationError, match=r'pay: on_busy="retry" sends .* no task runs here'):
+        run(locked, 7)
+
+
 def test_where_no_library_of_tasks_is_none_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integrations, "installed", integrations.Installed())
     with pytest.raises(ConfigurationError, match=r"pip install 'distlock_web\[celery\]'"):
@@ -411,6 +421,12 @@ def test_a_failure_is_what_the_framework_says_of_its_views(function: Any) -> Non
     assert not lock("a").locked()
     run(locked, 7, **NOTE)  # to a function that is no view it is any word
     assert lock("a").locked()
+
+
+@pytest.mark.parametrize(("result", "kept"), [("undone", False), ("done", True)])
+def test_what_its_transaction_calls_undone_is_no_success(result: str, kept: bool) -> None:
+    assert distributed_lockable(key="a", until="commit", hold_at_least=60)(lambda: result)() == result
+    assert lock("a").locked() == kept
 
 
 def test_a_generator_that_the_framework_sends_is_returned() -> None:

@@ -58,6 +58,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
             "tests/observability/test_events.py",
         ],
     ),
+    "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
     "watchdog": ("locks/watchdog.py", RENEWAL),
     "memory": ("backends/memory.py", [f"tests/backends/test_memory{what}.py" for what in ("", "_queue", "_moments")]),
@@ -72,7 +73,6 @@ LATER: dict[str, tuple[str, list[str]]] = {
     # 7 of 579 survive; but 84 were found by a time-out on a busy machine: --again
     "key_templates": ("locks/key_templates.py", KEYS),
     "function_names": ("locks/function_names.py", KEYS),  # counted as a part of key_templates
-    "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),  # not tried
     # 42 of 344 survive; most in what is run where a test module is imported, before there are mutants
     "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
 }
