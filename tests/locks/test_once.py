@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -36,8 +36,10 @@ from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import hooks
+from distlock_web.locks.call import LockedFunction
+from distlock_web.locks.hooks import Asked
 from distlock_web.locks.lease import scope_of
-from distlock_web.locks.once import once
+from distlock_web.locks.once import once, whose_record
 from distlock_web.locks.plain_values import MAX_BYTES
 from distlock_web.testing import hold_lock, locks_in_memory
 from tests.support.callers import Beside
@@ -336,6 +338,44 @@ def test_a_view_is_answered_for_its_own_caller_only(store: str, requests: None) 
             view(other)
         assert caught.value.name == "disLock:once:pay"
     assert runs == ["alice"]
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [
+        (("alice",), Asked("digest of alice", "digest of alice")),
+        (("run:0:true",), Asked("digest of run:0:true", "digest of run")),
+        ((None,), Asked(f"{__name__}.view", "__main__.view")),
+    ],
+)
+def test_whose_record_it_is(store: str, requests: None, args: Any, asked: Asked) -> None:
+    """In format 1 it is without what stands behind a colon."""
+    locked: LockedFunction = distributed_lockable(key="a")(view).__distlock__  # type: ignore[attr-defined]
+    assert drive(whose_record(locked, "__main__.view:1:2", args, {})) == asked
+
+
+def test_its_key_may_stand_in_front(store: str) -> None:
+    def run(number: int) -> int:
+        return number
+
+    function: Any = once("job:{number}", keep=LONG, result=True)(run)
+    assert [function(1), function(2), function(1)] == [1, 2, 1]
+    assert function.__distlock__.keys.template == "job:{number}"
+
+
+@pytest.mark.parametrize(
+    ("decorate", "message"),
+    [
+        (lambda: cast(Any, once)(nothing), 'once needs to know how long it stays done: @once(keep="24h").'),
+        (lambda: once(key="a"), 'once needs to know how long it stays done: keep="24h".'),
+        (lambda: once("a", key="b", keep=1), "once got two keys: one as the first argument, one as key=."),
+        (lambda: cast(Any, once)(key="a", keep=1)(7), "once is for functions, not for 7."),
+    ],
+)
+def test_what_is_missing_or_too_much_is_said_in_its_own_words(decorate: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        decorate()
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "call": ("locks/call.py", [*CALLS, COMMIT, "tests/commit/test_order.py"]),
+    "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
     "outage": ("kit/outage.py", ["tests/kit/test_outage.py"]),
     "watchdog": ("locks/watchdog.py", RENEWAL),
     "memory": ("backends/memory.py", [f"tests/backends/test_memory{what}.py" for what in ("", "_queue", "_moments")]),
@@ -73,8 +74,6 @@ LATER: dict[str, tuple[str, list[str]]] = {
     # 7 of 579 survive; but 84 were found by a time-out on a busy machine: --again
     "key_templates": ("locks/key_templates.py", KEYS),
     "function_names": ("locks/function_names.py", KEYS),  # counted as a part of key_templates
-    # 42 of 344 survive; most in what is run where a test module is imported, before there are mutants
-    "once": ("locks/once.py", ["tests/locks/test_once.py", "tests/web/test_once.py", COMMIT]),
 }
 
 #: Words in the names of tests that are left out: what needs a server, and what sleeps for long.
