@@ -208,7 +208,10 @@ class SQLVerbs(BlockingVerbs):
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         if in_transaction():
-            self._cancel_later(claim)
+            if cooldown:  # a cancellation would leave nothing
+                self._outage.postpone(partial(self.release, claim, cooldown, record), after=0.0, within=claim.expire)
+            else:
+                self._cancel_later(claim)
             return None
 
         def work(transaction: Transaction) -> Loss | None:

@@ -80,3 +80,24 @@ def test_a_lock_that_garbage_releases_inside_a_transaction_is_released_after_it(
     backend._requests.run(collects)  # type: ignore[attr-defined]
     assert lease.state == "released"
     eventually(lambda: drive(backend.sync_port().inspect()) == [], "both are free")
+
+
+def test_what_garbage_releases_inside_a_transaction_stays_taken_as_it_has_to(settings: dict[str, Any]) -> None:
+    """It was cancelled: free at once, and what was done was done again."""
+    backend = configure({"default": settings}).store("default").backend
+    port = backend.sync_port()
+    kept, done = (Claim(f"disLock:{name}", new_token(), LONG) for name in ("kept", "done"))
+    for claim in (kept, done):
+        assert isinstance(drive(port.acquire(claim, 0)), Granted)
+
+    def collects(transaction: Any) -> None:
+        drive(port.release(kept, LONG))
+        drive(port.release(done, LONG, "a record"))
+
+    backend._requests.run(collects)  # type: ignore[attr-defined]
+
+    def stays() -> bool:
+        lines = drive(port.inspect([kept.name, done.name]))
+        return [line.state for line in sorted(lines, key=lambda line: line.name)] == ["done", "cooldown"]
+
+    eventually(stays, "both are released")
