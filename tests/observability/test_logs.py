@@ -85,7 +85,7 @@ def test_the_fields_can_be_written_as_json_and_hide_nothing_of_a_record(
 #: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
 OF_NO_LOCK = (
     "The receiver %r", "The listener %r", "%r cannot keep up",
-    "The watchdog failed", '%s", other', "distlock_web does not know",
+    "The watchdog failed", '%s", other', "distlock_web does not know", "DISTLOCK_USER failed",
 )  # fmt: skip
 
 
