@@ -96,7 +96,7 @@ class Question:
             except BackendUnavailable as error:
                 if not (self.wanted and isinstance(error.__cause__, ENDED)):
                     raise  # else its connection had ended before it was used, which says nothing of the server
-                self.repeated = True
+                self.repeated = self.sent
                 reply = await self._run()
         except DistLockError as error:
             self.fail(error)

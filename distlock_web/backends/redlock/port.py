@@ -255,17 +255,18 @@ class RedlockPort(Port):
             return [each.reply for each in questions if each.answered].count(0) >= quorum.needed
 
         questions = await self._undo(claim, "", quorum.nodes, enough, cooldown)
+        answered = [each for each in questions if each.answered]
         # Sent twice, for the connection broke: if the first copy was done, the second finds nothing, or another's vote.
-        unclear = [each for each in questions if each.repeated and LOSSES.get(each.reply) in ("expired", "taken")]
-        given = [each.reply for each in questions if each.answered and each not in unclear]
-        done, silent = given.count(0), len(questions) - len(given)
-        if done >= quorum.needed or (done and done + silent >= quorum.needed):
+        unclear = [each for each in answered if each.repeated and LOSSES.get(each.reply) in ("expired", "taken")]
+        done = sum(each.reply == 0 for each in answered)
+        open_ = len(questions) - len(answered) + len(unclear)
+        if done >= quorum.needed or (done and not unclear and done + open_ >= quorum.needed):
             self._released.append(claim.token)
             return None
         quorum.answered(questions)
-        if unclear and claim.token not in self._released:
+        if unclear and done + open_ >= quorum.needed and claim.token not in self._released:
             raise BackendUnavailable(f"The answers to the release of {claim.name!r} were lost.")
-        loss = self._why(given)
+        loss = self._why(each.reply for each in answered)
         return None if claim.token in self._released and loss != "revoked" else loss
 
     def _why(self, given: Iterable[int]) -> Loss:

@@ -78,6 +78,8 @@ def test_an_index_outlives_what_it_lists(own_nodes: list[RedisServer], open_stor
 
         await use()
         await use(30 * 24 * hour)  # longer than it was known to live
+        known = -(node.zscore(index, "{lasts until}") or 0) / 1_000_000 - int(node.time()[0])
+        assert known < 21 * 24 * hour, "who the node is would be forgotten before a vote asks again"
         node.delete(index)
         await use()
         # An hour is left, and the node knows it.
@@ -87,6 +89,10 @@ def test_an_index_outlives_what_it_lists(own_nodes: list[RedisServer], open_stor
             node.expire(key, hour)
         await use()
         assert node.ttl(quorum) > 29 * 24 * hour
+        # A lock that is kept for longer than its lease.
+        [hold] = scope_of(await harness.acquire(lock("kept", expire=10))).acquired
+        assert await harness.port.release(hold.claim, 2.0 * 24 * hour) is None
+        assert node.ttl(index) >= 48 * hour
         # A lease that is only renewed: no vote is asked for.
         held = await harness.acquire(lock("lab", expire=10))
         for key in (index, quorum):

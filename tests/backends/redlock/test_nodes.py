@@ -368,3 +368,24 @@ def test_a_release_that_has_to_be_sent_twice_is_no_loss(
         harness.run(case())
         # The caller does not wait for a node that is not needed, nor for a slow one.
         eventually(lambda: [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost), "the answers are lost")
+
+
+def test_a_lock_that_a_majority_gave_away_is_lost_whoever_was_asked_twice(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any
+) -> None:
+    """One broken connection was taken for a doubt, and the block heard nothing."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(node.port)) for node in own_nodes[:3]]
+        harness = mode(open_store(proxies))
+
+        async def case() -> None:
+            async with harness.inside(lock("other", expire=10)):
+                pass  # from now on the nodes know the script
+            with pytest.raises(LeaseLost):
+                async with harness.inside(lock("order:7", expire=10)):
+                    for node in own_nodes[:3]:
+                        with redis.Redis.from_url(node.url) as client:
+                            client.delete(NAME)
+                    proxies[0].lose_answer(to=NAME.encode())
+
+        harness.run(case())

@@ -16,6 +16,9 @@ if lost == 0 and lock.state ~= 'cooldown' then
     lock.state = 'cooldown'
     write(lock, cooldown)
     list(clock(), cooldown)
+    if cooldown > DAY / 2 then -- for so long the vote has kept it
+      keep_index(cooldown)
+    end
   else
     call('DEL', N)
   end

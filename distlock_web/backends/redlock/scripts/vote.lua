@@ -49,7 +49,8 @@ write(lock, expire, not value)
 call('ZADD', INDEX, format('-%d', math.max(floor, lock.fence)), FENCES, format('%d', now + expire * 1000), N)
 if -(lasts or 0) < now + (expire + DAY / 2) * 1000 then
   keep_index(expire)
-  call('ZADD', INDEX, format('-%d', now + (expire + DAY * 3 / 4) * 1000), LASTS)
+  local ms = math.min(expire + DAY * 3 / 4, 20 * DAY) -- QUORUM, too, is looked at before its month is over
+  call('ZADD', INDEX, format('-%d', now + ms * 1000), LASTS)
 end
 if now % 64 == 0 then -- housekeeping, now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago
