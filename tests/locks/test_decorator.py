@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import pytest
@@ -50,6 +50,25 @@ def test_annotations_may_name_what_the_type_checker_alone_imports(locked: Any) -
     source = "def pay(pk: Number) -> Receipt: return pk"
     exec(compile(source, "shop.py", "exec", dont_inherit=True), names)  # without the `from __future__` of this file
     locked(names["pay"])(7)
+
+
+def test_a_decorator_that_shows_a_signature_of_its_own_is_called_so() -> None:
+    """One that gives the function a session: nobody who calls it has one."""
+
+    def pay(session: object, order_id: int) -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    @wraps(pay)
+    def given(order_id: int) -> str:
+        return pay(object(), order_id)
+
+    order_id = inspect.Parameter("order_id", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given.__signature__ = inspect.Signature([order_id])  # type: ignore[attr-defined]
+    locked: Any = distributed_lockable(key="order:{order_id}")(given)
+    assert locked(7) == "disLock:order:7"
+    with pytest.raises(ConfigurationError, match=r"'session'.* not an argument of it"):
+        distributed_lockable(key="order:{session}")(given)
 
 
 def test_the_default_key_is_the_functions_full_name() -> None:

@@ -104,6 +104,16 @@ def test_the_module_of_a_program(
     assert name_before(nightly) == f"{name}.nightly"
 
 
+def test_a_program_that_is_no_module_here_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was pickled, by a process that ``multiprocessing`` began, and is read in another one."""
+
+    def nightly() -> None: ...
+
+    nightly.__module__, nightly.__qualname__ = "__mp_main__", "nightly"
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
+    assert qualified_name(nightly) == "__mp_main__.nightly"
+
+
 @pytest.mark.parametrize(("function", "before"), [(str.join, "?.str.join"), ("".join, "None.str.join")])
 def test_what_says_no_module_has_a_name(function: Any, before: str) -> None:
     assert qualified_name(function) == "?.str.join"
