@@ -139,7 +139,7 @@ def _waiting(bench: Bench, server: RedisServer) -> Case:
     row = {
         "connections": connections,
         "bytes per connection": memory / connections,
-        "bytes per waiter": keys / count,
+        "bytes per waiter": keys / len(turns),
         "hand-overs": (len(turns) - 1) / lasted,
         "server CPU": cpu / len(turns) * 1e6,
         "unserved": count - len(turns),

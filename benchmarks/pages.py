@@ -276,6 +276,7 @@ def _capacity(run: Run) -> Iterator[str]:
         ["bytes for a held lock, with its place in the listing", of(held, "bytes per lock")],
         ["bytes for a waiter", of(waiting, "bytes per waiter")],
         ["bytes of the server for a connection", of(waiting, "bytes per connection")],
+        ["waiters that gave up", of(waiting, "unserved")],
         ["hand-overs per second, without any section", of(waiting, "hand-overs")],
         ["CPU of the server for such a hand-over", f"{of(waiting, 'server CPU')} µs"],
         ["renewals per second", of(held, "renewals")],
