@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
 from tests.support.callers import unrelated
@@ -58,3 +58,23 @@ def test_a_copy_of_an_acquisition_that_comes_late_lives_for_one_lease_at_most(re
     assert drive(port.release(claim)) is None
     send()
     assert 0 < redis_client.pttl(NAME) <= 2000
+
+
+@pytest.mark.parametrize("limit", [None, 2, SHARED])
+def test_a_copy_that_comes_after_the_end_does_not_list_a_lock_that_is_free(
+    redis_client: redis.Redis, limit: int | None
+) -> None:
+    """The lock remembers whose it was, and refuses the copy; until its lease would have ended it was listed as held."""
+    port, claim, _ = request_of("acquire")
+    token = claim.token if limit is None else claim.token.limited(limit)
+    claim = claim._replace(token=token)
+    drive(port.acquire(claim, 0))
+    drive(port.cancel_now(claim))
+    assert isinstance(drive(port.acquire(claim, 0)), Busy)
+    assert redis_client.zscore("disLock:~held", NAME) is None
+    if limit is not None:  # beside one that has it, it is listed
+        beside = claim._replace(token=new_token().limited(limit), expire=LONG)
+        drive(port.acquire(beside, 0))
+        assert isinstance(drive(port.acquire(claim, 0)), Busy)
+        assert drive(port.names()) == (1, [NAME])
+        drive(port.release(beside))

@@ -75,6 +75,15 @@ local function list_until(ends)
   end
 end
 
+-- A copy of this that was lost on the way came after its owner gave the lock back: `known` is what is known of that.
+local function refuse_copy(known, left, ends)
+  if free then
+    call('ZREM', INDEX, N) -- the way of a free lock has listed it
+  end
+  list_until(ends)
+  return taken(known, left)
+end
+
 if lock and lock.record then
   call('ZREM', INDEX, N) -- the way of a free lock has listed it
   if asked then -- who did not hear that it is done: what is handed over to it later would not be taken
@@ -86,10 +95,9 @@ if refused then
   return refused
 end
 if lock and lock.token == token then
-  if not holds(lock) then -- a copy of this that was lost on the way, after its owner gave the lock back
+  if not holds(lock) then
     local left = math.max(call('PTTL', N), 1)
-    list_until(now + left * 1000)
-    return taken(lock, left)
+    return refuse_copy(lock, left, now + left * 1000)
   end
   list(lock, live_at_least(N, expire))
   if lock.state == 'granted' then
@@ -101,8 +109,7 @@ end
 local share = lock and lock.shares and lock.shares[token]
 if share then
   if not holds(share) then
-    list_until(lock.last)
-    return taken(share, math.max(math.ceil((share.ends - now) / 1000), 1))
+    return refuse_copy(share, math.max(math.ceil((share.ends - now) / 1000), 1), lock.last)
   end
   share.ends, share.state = math.max(share.ends, now + expire * 1000), 'held'
   keep_shares(put(lock, token, share))
