@@ -44,7 +44,6 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
         await port.acquire(held, 0)
         for each in waiting[:2]:
             await port.acquire(each, 60)
-        await harness.store.renewal_port().extend([held._replace(expire=45.0)], PATIENCE)  # the queue lives on, too
         async with transcript.of("A process queues behind two others"):
             await port.acquire(waiting[2], 60)
         async with transcript.of("It is handed to the first of three processes"):

@@ -1,6 +1,8 @@
 -- Who may join the queue, and where it stands then.
 
 local GRACE = 15000   -- ms that a line outlives the next question of its waiters
+local SPARE = 3000    -- ms that a key of the queue is given beyond that, so that the next to come need not give it more
+local SAMPLE = 8      -- one in so many of those who come behind others looks for the dead
 
 -- A process that does not listen has most likely died: it would stand in the queue until the lock is handed over, and each
 -- question would go through it. As there, its line stays: its next waiter that asks restores its place.
@@ -31,6 +33,12 @@ local function is_full(lock, process, entry, place, most)
   return count >= most
 end
 
+local function outlive(key, ms, left)
+  if left < ms then
+    call('PEXPIRE', key, format('%d', ms + SPARE))
+  end
+end
+
 -- The entry stands in the line of its process, at `place` unless it has one. It may sleep for `recheck` ms as far as the
 -- lock is concerned. Answers for how long it may as far as the queue is, its place, and whether its process listens.
 local function join_queue(process, entry, place, recheck)
@@ -50,9 +58,10 @@ local function join_queue(process, entry, place, recheck)
   -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
   -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
   recheck = recheck + math.min(ahead + behind, 1000)
-  live_at_least(QUEUE, live_at_least(line, recheck + GRACE, line_left), queue_left)
-  -- So that a third of the processes, at most, has died: one that makes them more comes behind others.
-  local some = ahead > 0 and call('ZRANDMEMBER', QUEUE, '3') or {}
+  outlive(line, recheck + GRACE, line_left)
+  outlive(QUEUE, recheck + GRACE, queue_left)
+  -- So that a third of the processes, at most, has died: one that makes them more comes behind others. Three for each.
+  local some = ahead > 0 and now % SAMPLE == 0 and call('ZRANDMEMBER', QUEUE, format('%d', 3 * SAMPLE)) or {}
   table.insert(some, process)
   local heard = listening(some)
   for _, other in ipairs(some) do

@@ -119,6 +119,16 @@ local function heads(lock)
   return first, own
 end
 
+-- The first process, whether another may stand behind it, and whether it has left the queue: one command asks and removes,
+-- where no first waiter can be one that has to wait on.
+local function next_process(lock, entry)
+  if not entry and lock and not lock.shares and not lock.aside then
+    local first = call('ZPOPMIN', QUEUE)[1]
+    return first, first, true
+  end
+  return heads(lock)
+end
+
 -- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
 -- a new fence; then they are told. No waiter hears of a grant that was not made: who listens is asked before, and only of this
 -- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is. Answers the lock,
@@ -128,7 +138,7 @@ end
 -- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well. One that shares the
 -- lock stands aside when its lease has ended so.
 local function hand_over(lock, known, entry)
-  local process, more = heads(lock)
+  local process, more, gone = next_process(lock, entry)
   local together = false
   while process do
     local line = QUEUE .. ':' .. process
@@ -144,7 +154,9 @@ local function hand_over(lock, known, entry)
       return lock, others
     end
     local first = hears and call('ZPOPMIN', line)[1]
-    call('ZREM', QUEUE, process) -- and what follows is allowed: see allow_writes
+    if not gone then
+      call('ZREM', QUEUE, process) -- and what follows is allowed, as after ZPOPMIN: see allow_writes
+    end
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
       together = limit_of(token) > 1
@@ -168,7 +180,7 @@ local function hand_over(lock, known, entry)
     if not more then
       return lock
     end
-    process, more = heads(lock)
+    process, more, gone = next_process(lock, entry)
   end
   return lock
 end
