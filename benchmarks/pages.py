@@ -450,7 +450,7 @@ BLOCKS: Mapping[str, Callable[[Run], Iterator[str]]] = {
 
 
 def _microseconds_of_a_reader(run: Run) -> str:
-    """Each entry and each release looks at all readers."""
+    """Each entry looks at all readers. A release beside so many looks at none."""
     few, many = (median(run, "capacity, sharing", "server CPU", f"shared, beside {n} readers") for n in (0, 1000))
     return f"{about(max(0.01, many - few) / 2000)} µs"
 

@@ -82,6 +82,29 @@ class Listed(StoreContract):
         await port.revoke(NAME, fences[1] or 0)
         assert [line.fence for line in await port.inspect([NAME])] == fences[2:]
 
+    @case
+    async def one_of_many_leaves(self, harness: Harness) -> None:
+        """Its place is handed on; who was late, or was released by force, is told so."""
+        port, limit = harness.port, 40
+        late, *places = [claim()._replace(token=new_token().limited(limit)) for _ in range(limit)]
+        fences = [answer.fence for one in places if isinstance(answer := await port.acquire(one, 0), Granted)]
+        assert isinstance(await port.acquire(late._replace(expire=0.1), 0), Granted)
+
+        async def ended() -> bool:
+            return len(await port.inspect([NAME])) == limit - 1
+
+        await harness.until(ended)
+        assert await port.release(late) == "expired"
+        assert isinstance(await port.acquire(late, 0), Granted)
+        waiting = claim()._replace(token=new_token(harness.store.ident).limited(limit))
+        assert isinstance(await port.acquire(waiting, 60), Busy)
+        assert await port.release(places[0]) is None
+        assert len(await port.inspect([NAME])) == limit
+        assert await port.release(places[1]) is None
+        assert len(await port.inspect([NAME])) == limit - 1
+        await port.revoke(NAME, fences[2] or 0)
+        assert await port.release(places[2]) == "revoked"
+
 
 REDIS: dict[str, ScriptMutant] = {
     "a cancel takes the lock from whoever has it": ScriptMutant(
@@ -239,6 +262,16 @@ REDIS: dict[str, ScriptMutant] = {
         "(one >= SHARED) == (other >= SHARED) and math.min(one, other) or 1",
         "math.min(one, other)",
         "test_readers_and_those_with_a_limit_exclude_each_other",
+    ),
+    "one of many that leaves stays": ScriptMutant("_many", "  call('HDEL', N, token)", "  tostring(N)", "one_of_many_leaves"),
+    "one of many whose lease has ended is told that it had it": ScriptMutant(
+        "_many", " or tonumber(ends) <= clock() then", " then", "one_of_many_leaves"
+    ),
+    "one of many that was released by force is not told": ScriptMutant(
+        "_many", "if not (state == 'held' or state == 'granted') or", "if not state or", "one_of_many_leaves"
+    ),
+    "the place of one of many is handed to nobody": ScriptMutant(
+        "_many", "limit_of(head)) == 1", "limit_of(head)) >= 1", "one_of_many_leaves"
     ),
     "a token that was released by force is not told": ScriptMutant(
         "_state",

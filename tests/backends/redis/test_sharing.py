@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, lock
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.core.registry import Store, registry
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.ops.held_locks import force_release, held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.crowd import StartCrowd
@@ -111,3 +112,69 @@ def test_the_extension_of_a_share_takes_no_lock_off_the_listing(redis_client: re
     with lock("-", prefix="", expire=LONG), lock("shared", prefix="", limit=2, expire=LONG) as lease:
         lease.extend(2 * LONG)
         assert {row.lock.name for row in held_locks()} == {"-", "shared"}
+
+
+def readers_of(process: str, number: int = 100) -> list[Claim]:
+    """So many that hold the lock together."""
+    port = registry().store("default").port(THREADS)
+    claims = [Claim(NAME, new_token(process).limited(SHARED), LONG, "a reader") for _ in range(number)]
+    for claim in claims:
+        assert isinstance(drive(port.acquire(claim, 0)), Granted)
+    return claims
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_one_of_many_readers_that_leaves_does_not_read_the_others(
+    redis_client: redis.Redis, redis_store: str, waits: bool, own: bool
+) -> None:
+    """A thousand that left one by one cost the server two seconds. ``waits``: a writer does; ``own``: of their process."""
+    store = registry().store("default")
+    port, writer = store.port(THREADS), Claim(NAME, new_token(store.ident), LONG, "a writer")
+    readers = readers_of(store.ident if own else "e" * 16)
+    if waits:
+        assert isinstance(drive(port.acquire(writer, LONG)), Busy)
+    redis_client.config_resetstat()
+    for claim in readers:
+        assert drive(port.release(claim)) is None
+    assert redis_client.info("commandstats")["cmdstat_hgetall"]["calls"] <= 40, "the last of them do: they are few"
+    if waits:
+        assert drive(port.release(writer)) is None, "it was handed the lock"
+    assert redis_client.keys("*lab*") == []
+    assert redis_client.zscore("disLock:~held", NAME) is None
+
+
+def test_one_of_many_readers_that_leaves_is_gone_for_good(redis_client: redis.Redis, redis_store: str) -> None:
+    """Whoever has left, was late or was released by force is told the same as beside few."""
+    port = registry().store("default").port(THREADS)
+    readers = readers_of("e" * 16)
+    first, second, third, fourth = readers[:4]
+    assert drive(port.release(first)) is None
+    assert drive(port.extend([first])) == ["taken"] or drive(port.extend([first])) == ["expired"]
+    [forced] = [line for line in drive(port.inspect([NAME])) if line.fence == fence_of_share(redis_client, second)]
+    assert drive(port.revoke(NAME, forced.fence))
+    assert drive(port.release(second)) == "revoked"
+    ends, rest = str(redis_client.hget(NAME, third.token)).split(" ", 1)
+    redis_client.hset(NAME, third.token, f"{int(ends) - 100_000_000} {rest}")
+    assert drive(port.release(third)) == "expired"
+    assert drive(port.release(fourth, 1.0)) is None
+    assert " cooldown " in str(redis_client.hget(NAME, fourth.token))
+
+
+def fence_of_share(client: redis.Redis, claim: Claim) -> int:
+    return int(str(client.hget(NAME, claim.token)).split(" ")[2])
+
+
+def test_a_reader_behind_a_writer_that_died_enters_when_one_of_many_leaves(
+    redis_client: redis.Redis, redis_store: str, beside: Beside
+) -> None:
+    readers = readers_of("e" * 16)
+    with stopped_process(redis_client, waiters=1, limit=1):
+        waiting = beside(lock(KEY, shared=True, expire=LONG, wait=LONG).acquire)
+        eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 2, "it waits behind the writer")
+        registry_port = registry().store("default").port(THREADS)
+        drive(registry_port.release(readers[0]))
+        assert redis_client.zcard(f"{{{NAME}}}:queue") == 2, "the writer lives"
+    eventually(lambda: not redis_client.pubsub_numsub(f"distlock:wake:{'f' * 16}")[0][1], "it listens no more")
+    drive(registry_port.release(readers[1]))
+    waiting.result(SOON).release()

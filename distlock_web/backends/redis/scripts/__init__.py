@@ -15,7 +15,7 @@ def _read(name: str) -> bytes:
 
 def _of_one_lock(name: str, gives: Callable[[Any], bool] | None = None) -> Script:
     source = _read("_lock") + _read(name)
-    for include in ("_queue", "_state", "_sharing", "_join"):
+    for include in ("_queue", "_state", "_sharing", "_join", "_many"):
         source = source.replace(b"-- include: %b\n" % include.encode(), _read(include))
     return Script(source, gives)
 

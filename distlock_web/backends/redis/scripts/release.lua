@@ -15,7 +15,11 @@ if cooldown == '0' and tombstone == '0' and type(value) == 'string' and
 end
 
 -- include: _queue
+-- include: _many
 
+if cooldown == '0' and tombstone == '0' and type(value) == 'table' and leaves_many(token) then
+  return 0
+end
 local lock = read(value)
 local lost = loss(lock, token)
 if lost ~= 0 then
