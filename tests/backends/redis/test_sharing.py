@@ -128,7 +128,7 @@ def readers_of(process: str, number: int = 100) -> list[Claim]:
 def test_one_of_many_readers_that_leaves_does_not_read_the_others(
     redis_client: redis.Redis, redis_store: str, waits: bool, own: bool
 ) -> None:
-    """A thousand that left one by one cost the server two seconds. ``waits``: a writer does; ``own``: of their process."""
+    """A thousand that left one by one cost the server seconds. ``waits``: a writer does; ``own``: of their process."""
     store = registry().store("default")
     port, writer = store.port(THREADS), Claim(NAME, new_token(store.ident), LONG, "a writer")
     readers = readers_of(store.ident if own else "e" * 16)
