@@ -83,6 +83,17 @@ class Listed(StoreContract):
         assert [line.fence for line in await port.inspect([NAME])] == fences[2:]
 
     @case
+    async def who_has_died_is_passed_over(self, harness: Harness) -> None:
+        """The first in the queue is of a process that does not listen: the next one has the lock."""
+        port: Any = harness.port
+        holder, dead, following = claim(), claim(new_token("d" * 16)), claim(new_token(harness.store.ident))
+        await port.acquire(holder, 0)
+        await port.acquire(following._replace(holder="the next"), 60)
+        await port._ask(dead, True, join=True, place=1)  # without a listener, and in front
+        await port.release(holder)
+        assert [line.holder for line in await port.inspect([NAME])] == ["the next"]
+
+    @case
     async def one_of_many_leaves(self, harness: Harness) -> None:
         """Its place is handed on; who was late, or was released by force, is told so."""
         port, limit = harness.port, 40
@@ -230,8 +241,17 @@ REDIS: dict[str, ScriptMutant] = {
         "",
         "test_it_is_listed_apart_from_what_is_held_the_newest_first",
     ),
+    "the place of one that leaves is handed to nobody": ScriptMutant(
+        "_ending", "  lock = hand_over(lock, known)\n", "", "one_of_many_leaves"
+    ),
+    "who was released by force is told that it was in time": ScriptMutant(
+        "_ending", "return share.state == 'revoked' and 3 or 0", "return 0", "one_of_many_leaves"
+    ),
+    "who has died is handed the lock": ScriptMutant(
+        "_queue", "channel(process))[2] > 0", "channel(process))[2] >= 0", "who_has_died_is_passed_over"
+    ),
     "a lock in cooldown is shown as held": ScriptMutant(
-        "_queue",
+        "_ending",
         "  lock.state = 'cooldown'\n",
         "  lock.state = 'held'\n",
         "test_a_lock_in_cooldown_is_not_free_for_its_time",
@@ -263,7 +283,9 @@ REDIS: dict[str, ScriptMutant] = {
         "math.min(one, other)",
         "test_readers_and_those_with_a_limit_exclude_each_other",
     ),
-    "one of many that leaves stays": ScriptMutant("_many", "  call('HDEL', N, token)", "  tostring(N)", "one_of_many_leaves"),
+    "one of many that leaves stays": ScriptMutant(
+        "_many", "  call('HDEL', N, token)", "  tostring(N)", "one_of_many_leaves"
+    ),
     "one of many whose lease has ended is told that it had it": ScriptMutant(
         "_many", " or tonumber(ends) <= clock() then", " then", "one_of_many_leaves"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
@@ -13,11 +14,13 @@ def _read(name: str) -> bytes:
     return (files(__package__) / f"{name}.lua").read_bytes()
 
 
+def _whole(name: str) -> bytes:
+    """With what it includes, and what that includes."""
+    return re.sub(rb"^-- include: (\w+)\n", lambda found: _whole(found[1].decode()), _read(name), flags=re.M)
+
+
 def _of_one_lock(name: str, gives: Callable[[Any], bool] | None = None) -> Script:
-    source = _read("_lock") + _read(name)
-    for include in ("_queue", "_state", "_sharing", "_join", "_many"):
-        source = source.replace(b"-- include: %b\n" % include.encode(), _read(include))
-    return Script(source, gives)
+    return Script(_whole("_lock") + _whole(name), gives)
 
 
 def _gives(answer: Any) -> bool:

@@ -6,7 +6,7 @@
 --          5 a fence: only the grant that has it, and that was not asked for since; or '0'
 -- Answers  0
 
--- include: _queue
+-- include: _ending
 
 local token = ARGV[1]
 leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])

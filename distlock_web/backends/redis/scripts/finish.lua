@@ -4,7 +4,7 @@
 -- ARGV     1 token  2 for how long it is done (ms)  3 the record, one line
 -- Answers  0 done, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
 
--- include: _queue
+-- include: _ending
 
 local token, ms, record, DONE = ARGV[1], ARGV[2], ARGV[3], KEYS[4]
 local lock = read()

@@ -14,7 +14,7 @@ if cooldown == '0' and tombstone == '0' and type(value) == 'string' and
   return 0
 end
 
--- include: _queue
+-- include: _ending
 -- include: _many
 
 if cooldown == '0' and tombstone == '0' and type(value) == 'table' and leaves_many(token) then

@@ -3,7 +3,7 @@
 -- ARGV     1 fence  2 '1' forget what is done, '0' leave that alone
 -- Answers  1 done, 0 that holder has it no more
 
--- include: _queue
+-- include: _ending
 
 local lock = read()
 for token, share in pairs(lock and lock.shares or {}) do
