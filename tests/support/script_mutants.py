@@ -284,7 +284,7 @@ REDIS: dict[str, ScriptMutant] = {
         "test_readers_and_those_with_a_limit_exclude_each_other",
     ),
     "one of many that leaves stays": ScriptMutant(
-        "_many", "  call('HDEL', N, token)", "  tostring(N)", "one_of_many_leaves"
+        "_many", "  allow_writes('HDEL', N, token)", "  allow_writes()", "one_of_many_leaves"
     ),
     "one of many whose lease has ended is told that it had it": ScriptMutant(
         "_many", " or tonumber(ends) <= clock() then", " then", "one_of_many_leaves"

@@ -29,7 +29,7 @@ local function leaves_many(token)
   if not keep_others_out(token, place, process) then
     return false
   end
-  call('HDEL', N, token) -- and what follows is allowed: see allow_writes
+  allow_writes('HDEL', N, token)
   if place then
     stand_at(place, process)
   end

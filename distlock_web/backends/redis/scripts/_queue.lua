@@ -154,8 +154,8 @@ local function hand_over(lock, known, entry)
       return lock, others
     end
     local first = hears and call('ZPOPMIN', line)[1]
-    if not gone then
-      call('ZREM', QUEUE, process) -- and what follows is allowed, as after ZPOPMIN: see allow_writes
+    if not gone then -- else ZPOPMIN has allowed what follows
+      allow_writes('ZREM', QUEUE, process)
     end
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')

@@ -71,7 +71,7 @@ local function put(lock, token, share)
   if share then
     call('HSET', N, token, format('%d %s %d %s %s', share.ends, share.state, share.fence, share.since, share.holder))
   else
-    call('HDEL', N, token) -- and what follows is allowed: see allow_writes
+    allow_writes('HDEL', N, token)
   end
   if lock.shares[token] then
     lock.shares[token] = share

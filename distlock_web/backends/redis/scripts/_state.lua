@@ -2,9 +2,12 @@
 
 local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 
--- A full server refuses what may need memory, but nothing more once the script has written. This writes, and changes
--- nothing: what gives something back, or keeps it, begins with it, or with something that it has to remove anyway.
-local function allow_writes()
+-- A full server refuses what may need memory, but nothing more once the script has written. So what gives something back, or
+-- keeps it, begins with this: with the command for what has to be removed anyway, or with one that changes nothing.
+local function allow_writes(...)
+  if ... then
+    return call(...)
+  end
   call('ZREM', QUEUE, '-')
 end
 
@@ -111,7 +114,7 @@ end
 
 -- Free from now on. For `ms` a tombstone keeps the last owner's token; 0: without one.
 local function forget(lock, ms)
-  call('ZREM', INDEX, N) -- and what follows is allowed: see allow_writes
+  allow_writes('ZREM', INDEX, N)
   if ms > 0 then
     rewrite(lock, ms)
   else

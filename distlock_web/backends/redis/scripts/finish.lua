@@ -14,7 +14,7 @@ if lost ~= 0 then
 end
 local alone = lock.state == 'held' -- else a claim may wait
 lock.state, lock.holder = 'done', lock.holder .. '\n' .. record
-call('ZREM', INDEX, N) -- and what follows is allowed: see allow_writes
+allow_writes('ZREM', INDEX, N)
 rewrite(lock, ms)
 call('ZADD', DONE, format('%d', clock()), N)
 live_at_least(DONE, ms)
