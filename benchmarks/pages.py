@@ -450,9 +450,9 @@ BLOCKS: Mapping[str, Callable[[Run], Iterator[str]]] = {
 
 
 def _microseconds_of_a_reader(run: Run) -> str:
-    """Each entry looks at all readers. A release beside so many looks at none."""
+    """Each entry looks at all readers. (A release beside so many looks at none.)"""
     few, many = (median(run, "capacity, sharing", "server CPU", f"shared, beside {n} readers") for n in (0, 1000))
-    return f"{about(max(0.01, many - few) / 2000)} µs"
+    return f"{about(max(0.01, many - few) / 1000)} µs"
 
 
 FIGURES: Mapping[str, Callable[[Run], str]] = {
