@@ -334,3 +334,23 @@ def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any, d
             @decorate
             @kind
             def pay(*args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "name"),
+    [
+        ("{a}:{b}:{c}", ("X", "x", "X:"), "X:x:X%3A"),
+        ("{a}--{b}ü+={c}", ("X", "-", "+"), "X--%2Dü+=%2B"),
+        ("{a[Idempotency-Key]}", ({"Idempotency-Key": ' "X\\"\\\\X";x=1\t'},), 'X"\\X'),
+        ("{a[Idempotency-Key]}", ({"Idempotency-Key": "XaX"},), "XaX"),
+        ("{a[Idempotency-Key]}", ({"Idempotency-Key": "\N{NO-BREAK SPACE}a"},), "%C2%A0a"),
+    ],
+)
+def test_a_value_is_escaped_where_it_could_be_a_separator_and_nowhere_else(
+    key: str, values: tuple[object, ...], name: str
+) -> None:
+    def called(a: object, b: object = None, c: object = None) -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    assert distributed_lockable(key=key)(called)(*values) == f"disLock:{name}"
