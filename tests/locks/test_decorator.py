@@ -340,7 +340,7 @@ def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any, d
     ("key", "values", "name"),
     [
         ("{a}:{b}:{c}", ("X", "x", "X:"), "X:x:X%3A"),
-        ("{a}--{b}ü+={c}", ("X", "-", "+"), "X--%2Dü+=%2B"),
+        ("{a}--{b}ü+={c}", ("X!", "-", "+"), "X!--%2Dü+=%2B"),
         ("{a[Idempotency-Key]}", ({"Idempotency-Key": ' "X\\"\\\\X";x=1\t'},), 'X"\\X'),
         ("{a[Idempotency-Key]}", ({"Idempotency-Key": "XaX"},), "XaX"),
         ("{a[Idempotency-Key]}", ({"Idempotency-Key": "\N{NO-BREAK SPACE}a"},), "%C2%A0a"),
@@ -354,3 +354,24 @@ def test_a_value_is_escaped_where_it_could_be_a_separator_and_nowhere_else(
         return lease.name if lease else ""
 
     assert distributed_lockable(key=key)(called)(*values) == f"disLock:{name}"
+
+
+def test_a_keyword_that_is_left_out_is_not_taken_from_a_place() -> None:
+    def called(*numbers: int, name: str = "none") -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    locked = distributed_lockable(key="{name}")(called)
+    assert [locked(1, 2), locked(1, 2, name="x")] == ["disLock:none", "disLock:x"]
+
+
+def test_what_is_said_of_a_key_of_an_object_that_can_be_called() -> None:
+    class Paying:
+        def __call__(self, order_id: int) -> None: ...
+
+    with pytest.warns(UserWarning, match="'order_id' without braces") as told:
+        distributed_lockable(key="order:order_id")(Paying())
+    assert told[0].lineno == 0, "it has no line"
+    given: Any = 7
+    with pytest.raises(ConfigurationError, match=r"Paying\(\.\.\.\): a key is a string or a callable, not 7"):
+        distributed_lockable(key=given)(Paying())
