@@ -81,8 +81,9 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     """Log it, with the traceback of a bug; ``error``, which the caller raises, has a note of it."""
     text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
     bug = None if isinstance(failure, DistLockError) else failure
-    # Else nobody reads why it is done twice.
-    doubt = scope.if_unrecorded(" Its run may not be recorded as done: then the next call runs again.")
+    doubt = ""
+    if scope.record_is_missing:  # else nobody reads why it is done twice
+        doubt = " Its run may not be recorded as done: then the next call runs again."
     logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
     if error is not None:
         error.add_note(f"distlock_web: could not be released: {failure}{doubt}")

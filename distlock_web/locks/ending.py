@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -64,9 +65,10 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             await _leave_nothing(scope, failure, success=error is None)
         note_unreleased(scope, failure, error)
     loss = scope.why_lost
-    for hold in reversed(scope.holds):  # it is told of the first one that is lost
+    for hold in scope.holds:
         if hold.state == "lost":
             loss = hold.lost_error
+            break
     if loss is not None:
         if by_hand:
             raise loss()
@@ -75,8 +77,9 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         warn_once(scope)
 
 
-def _tell_of_loss(scope: Scope, why: Any, error: BaseException | None) -> None:
-    loss = why(scope.if_unrecorded(" Its run is not recorded as done: the next call may run again."))
+def _tell_of_loss(scope: Scope, why: Callable[..., LeaseLost], error: BaseException | None) -> None:
+    unrecorded = " Its run is not recorded as done: the next call may run again."
+    loss = why(unrecorded if scope.record_is_missing else "")
     ours = scope.take_back_cancellation()
     if error is None:
         if scope.spec.on_lost in ("raise", "cancel"):
@@ -123,6 +126,8 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
 async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
     """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
 
+    An error that is not ours, a bug's or a signal's, is raised rather than ours: of a block's end ours are only logged.
+
     Called again, it goes on where it was interrupted, and tries again what has failed with another error than ours.
     """
     scope.let_go()
@@ -140,7 +145,8 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
             loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
         except Exception as error:
             if not isinstance(error, DistLockError):  # a bug, or a signal's: the others are not kept for it
-                failure = error
+                if failure is None or isinstance(failure, DistLockError):
+                    failure = error
                 continue
             failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None

@@ -164,9 +164,10 @@ class Scope:
         """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
         return 0.0 if self.why_lost is not None else min((hold.remaining for hold in self.holds), default=0.0)
 
-    def if_unrecorded(self, said: str) -> str:
-        """This, where the release of a ``once`` has failed: it leaves a record, and has written none with the work."""
-        return said if self.record is not None and not any(hold.recorded for hold in self.acquired) else ""
+    @property
+    def record_is_missing(self) -> bool:
+        """Of ``once``, where its release has failed: it leaves a record, and has written none with the work."""
+        return self.record is not None and not any(hold.recorded for hold in self.acquired)
 
     def wait_left(self) -> float | None:
         """Seconds that the caller wants to wait still; None: for ever."""

@@ -189,6 +189,24 @@ def test_a_bug_at_one_lock_keeps_none_of_the_others(
     assert [line.name for line in drive(registry().store("default").port(THREADS).inspect())] == [f"disLock:{key}"]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "first"),
+    [
+        (LookupError, LookupError, "b"),
+        (LookupError, BackendUnavailable, "a"),
+        (BackendUnavailable, LookupError, "b"),
+    ],
+)
+def test_of_two_bugs_the_first_is_raised_and_none_is_hidden_by_an_outage(
+    monkeypatch: pytest.MonkeyPatch, a: type[Exception], b: type[Exception], first: str
+) -> None:
+    async def broken(port: MemoryPort, claim: Claim, *args: object) -> None:
+        raise (a if claim.name == "disLock:a" else b)(f"at {claim.name}")
+
+    with pytest.raises(LookupError, match=f"at disLock:{first}"), lock(["a", "b"]):
+        monkeypatch.setattr(MemoryPort, "release", broken)
+
+
 # A loss that is noticed late ----------------------------------------------------------------------------------------
 
 
