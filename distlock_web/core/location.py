@@ -7,15 +7,19 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 #: For messages about a URL that cannot be read.
-ENCODED = "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F"
+ENCODED = (
+    "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F, and behind the ? an @ as %40"
+)
 
-#: A parameter whose value may have an ``@``: a name, a password, a file. In ``?a=b@host`` it ends a password.
-_MAY_HAVE_AT = re.compile(r"(?i)\w*(name|user|pass|ssl|file|path|socket|host|options)\w*=[^=]")
 
+def has_stray_at(has_password: bool, place: str, query: str) -> bool:
+    """Whether an ``@`` in a query was to end a password, of which ``place``, the hosts and the path, are a part.
 
-def has_stray_at(query: str) -> bool:
-    """Whether an ``@`` in a query was to end a password, of which what stands in front of the query is a part."""
-    return any("@" in parameter and not _MAY_HAVE_AT.match(parameter) for parameter in query.split("&"))
+    It is a value's where the password stands in front of the place, or no ``:`` with which one begins is in it. A
+    place without a path may be the rest of a password with an ``@`` in it: ``user:pass@word?a=b@host``.
+    """
+    may_be_a_value = place.partition("/")[2] and (has_password or ":" not in place)
+    return "@" in query and not may_be_a_value
 
 
 class Location(NamedTuple):
@@ -33,9 +37,11 @@ class Location(NamedTuple):
     @property
     def cut_short(self) -> bool:
         """An ``@`` behind the hosts. It was to end a password with a / ? or # in it, of which the hosts are a part."""
-        whole = self.of_host(",".join(self.hosts), self.scheme, self.path)
+        hosts = ",".join(self.hosts)
+        whole = self.of_host(hosts, self.scheme, self.path)
         in_fragment = "@" in whole.partition("#")[2]  # a driver's hosts end at a #, ours do not
-        return in_fragment or "@" in self.path or has_stray_at(self.query)
+        in_query = has_stray_at(":" in self.credentials, f"{hosts}/{self.path}", self.query)
+        return in_fragment or "@" in self.path or in_query
 
     def of_host(self, host: str, scheme: str, path: str) -> str:
         """The URL of one host, under another scheme."""

@@ -49,8 +49,13 @@ def test_a_location_has_hosts_a_path_and_a_query() -> None:
         ("redis://u:p@a/0#b", False),
         ("redis://:p@a,b/x?client_name=web@host", False),
         ("redis://a/x?password=p@ss", False),
+        ("redis://u:a?hostname=b@a", True),
+        ("redis://u:1234/0?password=b@a", True),
+        ("redis://u:a@b?client_name=c@a", True),
+        ("redis://u:p@a:1/0?client_name=web@host", False),
         ("redis://a/x?db=0&client_name=celery@host/1&x==", False),
-        ("redis://a?ssl_ca_certs=/x@y/ca.pem", False),
+        ("redis://a/0?ssl_ca_certs=/x@y/ca.pem", False),
+        ("redis://a?ssl_ca_certs=/x@y/ca.pem", True),
     ],
 )
 def test_a_password_that_ends_the_hosts_too_soon_is_noticed(location: str, cut_short: bool) -> None:

@@ -24,8 +24,10 @@ _KINDS = {
 }
 #: What SQLAlchemy calls the driver.
 _DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "pysqlite"}
-#: Where a URL without a user in front has an @ in its query, all before that is the password for SQLAlchemy.
-_PASSWORD_IN_QUERY = re.compile(r"[?&]\w*pass\w*=")
+#: As SQLAlchemy reads them: a user ends at the first colon and may have an @, a password ends at the next @.
+_CREDENTIALS = re.compile(r"[^:/]*(?::[^@]*)?@")
+#: In front of the query: of ``host:1/database?file=a@b&password=…`` SQLAlchemy takes b&password=… for the host.
+_PASSWORD_PARAMETER = re.compile(r"(?i)[?&]\w*pass\w*=")
 
 
 class ByURL:
@@ -79,10 +81,7 @@ def read(config: StoreConfig) -> tuple[str, URL]:
             f"{setting} begins with {url.drivername}://, which this backend does not know: it may be "
             f"postgresql[+psycopg]://, mysql[+pymysql]://, mariadb[+pymysql]:// or sqlite://."
         )
-    # SQLAlchemy ends the password at the first @: what follows is a part of it, perhaps, which messages would show.
-    rest = location.partition("://")[2] if url.username is None else location.partition("@")[2]
-    behind, _, query = rest.partition("?")
-    if kind != "sqlite" and ("@" in behind or has_stray_at(query) or _PASSWORD_IN_QUERY.search(url.password or "")):
+    if kind != "sqlite" and _may_show_password(location):
         raise ConfigurationError(
             f"{setting} has an @ too many: one in the user, the password, the database or behind the ? has to be %40."
         )
@@ -92,3 +91,14 @@ def read(config: StoreConfig) -> tuple[str, URL]:
             f'sqlite:////path/to/file, or say "BACKEND": "memory".'
         )
     return kind, url
+
+
+def _may_show_password(location: str) -> bool:
+    """Whether a part of a password is, perhaps, a host or a database for SQLAlchemy, which messages show."""
+    text = location.partition("://")[2]
+    found = _CREDENTIALS.match(text)
+    credentials = found[0] if found else ""
+    place, _, query = text.removeprefix(credentials).partition("?")
+    if "@" in place or _PASSWORD_PARAMETER.search(credentials + place):
+        return True
+    return has_stray_at(":" in credentials, place, query)

@@ -65,6 +65,22 @@ def test_a_password_is_not_repeated(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("postgresql://user@server:pw@h/x", "h"),  # Azure's user
+        ("postgresql://user@server@h:1/x", "h:1"),
+        ("mysql://me:y%3Fpass%3Dz%40@h/x", "h"),
+        ("mysql://me:y@h:1/x?init_command=SET @@sql_mode=ANSI", "h:1"),
+        ("mysql://root@localhost/x?init_command=SET @@sql_mode=ANSI", "localhost"),
+        ("postgresql://h/x?password=y@z", "h"),
+        ("postgresql://me@h/x?sslrootcert=/y@z", "h"),
+    ],
+)
+def test_an_at_that_ends_no_password_is_taken(url: str, host: str) -> None:
+    assert address(StoreConfig("default", backend="sql", location=url)).name.endswith(f" database x at {host}")
+
+
+@pytest.mark.parametrize(
     "url",
     ["mysql://h/x", "mysql+pymysql://h/x", "mariadb://h/x", "postgres://h/x", "postgresql://h/x", "sqlite:////tmp/x"],
 )
