@@ -75,6 +75,16 @@ def test_a_password_that_is_encoded_is_taken(scheme: str) -> None:
     addresses(config)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "place"),
+    [("redis", "h:1/0"), ("redis+cluster", "h:1,i:2/0"), ("redlock", "h:1,i:2,j:3/0")]
+    + [("redis+sentinel", f"h:1,i:2/shop{db}") for db in ("", "/", "/0")],
+)
+def test_a_value_behind_a_password_and_a_path_may_have_an_at(scheme: str, place: str) -> None:
+    _, backend, addresses = STORES[scheme]
+    addresses(StoreConfig("default", backend=backend, location=f"{scheme}://me:x@{place}?client_name=web@host"))
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 @pytest.mark.parametrize("place", ["h/shop", "h:1/shop", "me@h:1/shop", "me:x@h/shop"])
 @pytest.mark.parametrize("query", [f"password={HOST}@{WORD}", f"ssl_ca=a@b&password={WORD}"])
