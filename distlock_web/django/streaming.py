@@ -33,7 +33,7 @@ def send_under_lock(result: Any, lock: StreamLock) -> Any:
     own, closers[:] = tuple(closers), []
     if result.is_async:
         result.streaming_content = body = LockedAsyncBody(lock, result._iterator, *own)
-        closers.append(partial(_close, body))
+        closers.append(partial(_close_locked, body))
     else:
         result.streaming_content = LockedBody(lock, result._iterator, *own)  # it has a close, so Django adds it
     return result
@@ -69,7 +69,7 @@ def _nobody_can() -> None:
     """The event loop has ended, and with it what could run an asynchronous body."""
 
 
-def _close(body: LockedAsyncBody[Any]) -> None:
+def _close_locked(body: LockedAsyncBody[Any]) -> None:
     """Close an asynchronous body, which Django leaves to the garbage collector, and then release the lock."""
     if not body.begun:
         body.drop()
