@@ -47,6 +47,7 @@ SCENARIOS = {
     "recovery": recovery,
 }
 KEPT = Path("build") / "bench.json"
+NOT_QUICK = "A quick run is for a look, with other amounts than the documentation names: --write takes a full one."
 
 ABOUT = """\
 Measures distlock_web beside other locks: all in one run, in turns, on one Redis that is started for it.
@@ -66,9 +67,9 @@ scenarios:
 """
 MORE = f"""\
 examples:
-  python -m benchmarks --quick                        a first look, in about six minutes
+  python -m benchmarks --quick                        a first look, in some minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks --write                        all, and then into the documentation
+  python -m benchmarks --write                        all, and then into the documentation: for an hour
   python -m benchmarks --from {KEPT} --write   the same of a run that is kept, also of one that was interrupted
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
@@ -92,7 +93,10 @@ def arguments() -> argparse.Namespace:
         "--from", dest="kept", type=Path, metavar="FILE", help="measure nothing: the tables of this run"
     )
     parser.add_argument("--write", action="store_true", help="put the figures into the documentation")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.write and given.quick:
+        parser.error(NOT_QUICK)
+    return given
 
 
 class Session:
@@ -126,6 +130,8 @@ def main() -> None:
     for case in run.cases:
         print(*report.markdown(case), sep="\n")
     if given.write:
+        if run.quick:
+            sys.exit(NOT_QUICK)
         for page in pages.write(run):
             print(f"written: {page}", file=sys.stderr)
     if failed:

@@ -45,15 +45,22 @@ def markdown(case: Case) -> Iterator[str]:
 
 def _caption(case: Case) -> str:
     rounds = case.rounds()
-    ratios = f"; ratios to {case.reference}" if any(measure.compared for measure in case.measures) else ""
-    return f"Medians of {rounds} round{'s' * (rounds != 1)}{ratios}, ± half of the range between the quartiles."
+    compared = any(measure.compared for measure in case.measures)
+    ratios = f"; ratios to {case.reference}, ± half of the range between the quartiles" if compared else ""
+    return f"Medians of {rounds} round{'s' * (rounds != 1)}{ratios}."
 
 
 def order(case: Case) -> list[str]:
-    """The reference first, then us, then the others, the best first."""
+    """The reference first, then us, then the others, the best first. Where we are all, in the order of measurement."""
+    if OURS not in case.samples:
+        return list(case.samples)
     by = next((measure for measure in case.measures if measure.compared), case.measures[0])
-    first = {case.reference: -math.inf, OURS: -1e300}
-    return sorted(case.samples, key=lambda name: first.get(name, case.spread(name, by.name).median))
+    sign = -1 if by.unit == "/s" else 1  # of a rate, more is better
+
+    def place(name: str) -> tuple[int, float]:
+        return [case.reference, OURS, name].index(name), sign * case.spread(name, by.name).median
+
+    return sorted(case.samples, key=place)
 
 
 def _heads(measures: Sequence[Measure]) -> list[str]:

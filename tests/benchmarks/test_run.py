@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import handoff, report
+from benchmarks import handoff, network, pages, report
+from benchmarks.contenders import OURS, DjangoRedis
 from benchmarks.crowd import Turn, Used, Window
 from benchmarks.plan import Bench
 from benchmarks.results import Case, Measure, Run
+from benchmarks.stores import STORES
 from tests.support.requirements import require_redis
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +129,86 @@ def test_a_missing_sample_is_left_out() -> None:
     missing = case([math.nan, math.nan], [100, 100])
     assert missing.ratio("distlock_web", "time").n == 0
     assert "| distlock_web | - | - |" in [*report.markdown(missing)]
+
+
+# The tables ----------------------------------------------------------------------------------------------------------
+
+
+def run_of(*cases: Case, quick: bool = False) -> Run:
+    return Run("today", "abc", "Python", 0.0, quick, list(cases))
+
+
+def crowd(name: str, **sections: float) -> Case:
+    """Locks with so many sections a second; they are alike in all the rest."""
+    made = Case(name, "A hand-over", handoff.MEASURES, "reference")
+    for contender, value in sections.items():
+        made.add(contender, **{measure.name: 1.0 for measure in handoff.MEASURES} | {"sections": value})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("measure", "best_first"),
+    [(Measure("time", "µs", compared=True), "one nine"), (Measure("sections", "/s", compared=True), "nine one")],
+)
+def test_the_best_peer_comes_first(measure: Measure, best_first: str) -> None:
+    made = Case("case", "title", (measure,), "reference")
+    for contender, value in {"nine": 9.0, "one": 1.0, "reference": 5.0, OURS: 6.0}.items():
+        made.add(contender, **{measure.name: value})
+    assert report.order(made) == ["reference", OURS, *best_first.split()]
+
+
+def test_a_case_without_peers_keeps_its_order() -> None:
+    made = Case("capacity, sharing", "title", (Measure("commands", ""),), "")
+    for name, commands in {"beside 0": 17.0, "beside 100": 21.0, "beside 1000": 20.0}.items():
+        made.add(name, commands=commands)
+    assert report.order(made) == ["beside 0", "beside 100", "beside 1000"]
+    assert [line for line in report.markdown(made) if "±" in line] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["free", "network", "handoff", "fairness", "timeline", "recovery", "renewal", "stores", "server", "sharing"]
+)
+def test_what_failed_stands_on_the_page(name: str) -> None:
+    """A lock that did not exclude has a table as beautiful as any other."""
+    run = Run.load_from(pages.RUN)
+    for case in run.cases:
+        case.notes.append("SECTIONS OVERLAPPED")
+    assert "SECTIONS OVERLAPPED" in "\n".join(pages.BLOCKS[name](run))
+
+
+def test_a_store_that_was_left_out_hides_no_other() -> None:
+    missing, there = (
+        Case(store.case, store.name, (Measure("time", "µs", compared=True),), "peer") for store in STORES[:2]
+    )
+    missing.notes.append("no pottery")
+    for contender in ("peer", OURS):
+        there.add(contender, time=2.0)
+    text = [*pages.BLOCKS["stores"](run_of(missing, there))]
+    assert f"| {STORES[0].name} | – | – | – | – |" in text
+    assert f"| {STORES[1].name} | 2 | peer | 2 | 1.00 |" in text
+    assert "- no pottery" in text
+
+
+@pytest.mark.parametrize(("sections", "reached"), [(0.9551, "yes"), (0.9499, "yes"), (0.9449, "no")])
+def test_an_aim_is_reached_by_the_number_that_is_shown(sections: float, reached: str) -> None:
+    text = "\n".join(pages.BLOCKS["aims"](run_of(crowd("8 waiters", reference=1.0, **{OURS: sections}))))
+    assert f"| sections, 8 processes, × BLPOP hand-off | {sections:.2f} | ≥ 0.95 | {reached} |" in text
+
+
+def test_a_peer_that_would_go_past_the_relay_is_left_out() -> None:
+    """Django is configured once for a process: without the relay."""
+    assert DjangoRedis not in network.NETWORK
+
+
+def test_a_quick_run_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "run.json"
+    run_of(case([100], [100]), quick=True).save(kept)
+    monkeypatch.setattr(program, "measured", lambda *given: pytest.fail("it was measured"))
+    monkeypatch.setattr(pages, "write", lambda run: pytest.fail("it was written"))
+    for given in (["--quick"], ["--from", str(kept)]):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--write", *given])
+        with pytest.raises(SystemExit) as refused:
+            program.main()
+        assert program.NOT_QUICK in f"{refused.value}{capsys.readouterr().err}"
