@@ -93,8 +93,7 @@ def table(heads: Cells, rows: Iterator[Cells], *, words: bool = False) -> Iterat
 def notes(*cases: Case) -> Iterator[str]:
     """What failed and who was left out, each once."""
     for note in dict.fromkeys(note for case in cases for note in case.notes):
-        yield f"- {note}"
-    yield ""
+        yield f"- {note}\n"
 
 
 def median(run: Run, case: str, measure: str, contender: str = OURS) -> float:

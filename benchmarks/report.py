@@ -46,7 +46,7 @@ def markdown(case: Case) -> Iterator[str]:
 def _caption(case: Case) -> str:
     rounds = case.rounds()
     compared = any(measure.compared for measure in case.measures)
-    ratios = f"; ratios to {case.reference}, ± half of the range between the quartiles" if compared else ""
+    ratios = f"; ratios to {case.reference}, ± half the distance between the quartiles" if compared else ""
     return f"Medians of {rounds} round{'s' * (rounds != 1)}{ratios}."
 
 
