@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
@@ -194,23 +195,26 @@ def picture(case: Case) -> str:
 
 
 def _lanes(steps: Mapping[str, float], script: float, top: int, scale: float) -> Iterator[str]:
+    """One after the other, as the steps are."""
+    begin = 0.0
     for number, lane in enumerate(LANES):
-        y = top + number * LANE
+        y, own = top + number * LANE, {name: steps[name] for name, whose, _ in STEPS if whose == lane}
+        bar = partial(_bar, y=y, scale=scale, colour=COLOURS[lane])
+        label = " + ".join(f"{taken:.0f}" for taken in own.values())
         yield f'<text x="8" y="{y + 14}">{lane}</text>'
         yield f'<line x1="{LEFT}" y1="{y + BAR}" x2="{WIDTH - 40}" y2="{y + BAR}"/>'
-    begin = 0.0
-    for name, lane, _ in STEPS:
-        y, taken = top + LANES.index(lane) * LANE, steps[name]
-        yield _bar(begin, taken, y, scale, COLOURS[lane], f"{name}: {taken:.0f} µs", 0.55 if lane == "server" else 1)
+        for name, taken in own.items():
+            yield bar(begin, taken, f"{name}: {taken:.0f} µs", opacity=0.55 if lane == "server" else 1)
+            begin += taken
         if lane == "server":  # the command is somewhere in it: in the middle
-            yield _bar(begin + (taken - script) / 2, script, y, scale, COLOURS[lane], f"{SCRIPT}: {script:.0f} µs")
-        begin += taken
+            yield bar(begin - (sum(own.values()) + script) / 2, script, f"{SCRIPT}: {script:.0f} µs")
+            label += f", in it {script:.0f}"
+        yield f'<text x="{LEFT + begin * scale + 4:.1f}" y="{y + 14}">{label}</text>'
 
 
-def _bar(begin: float, taken: float, y: int, scale: float, colour: str, title: str, opacity: float = 1) -> str:
+def _bar(begin: float, taken: float, title: str, *, y: int, scale: float, colour: str, opacity: float = 1) -> str:
     x, width = LEFT + begin * scale, max(1.0, taken * scale)
-    text = f'<text x="{x + width + 4:.1f}" y="{y + 14}">{taken:.0f}</text>' if opacity == 1 else ""
     return (
         f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colour}" fill-opacity="{opacity}">'
-        f"<title>{title}</title></rect>{text}"
+        f"<title>{title}</title></rect>"
     )
