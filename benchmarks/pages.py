@@ -263,7 +263,7 @@ def _stores(run: Run) -> Iterator[str]:
                 yield [store.name, *"––––"]  # a note says why
                 continue
             own = number(case.spread(OURS, "time").median)
-            for contender in case.samples:
+            for contender in report.order(case):
                 if contender != OURS:
                     its = number(case.spread(contender, "time").median)
                     yield [store.name, own, contender, its, around(case.ratio(OURS, "time", contender))]
