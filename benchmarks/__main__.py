@@ -69,7 +69,7 @@ MORE = f"""\
 examples:
   python -m benchmarks --quick                        a first look, in some minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks --write                        all, and then into the documentation: for an hour
+  python -m benchmarks --write                        all, for half an hour, and then into the documentation
   python -m benchmarks --from {KEPT} --write   the same of a run that is kept, also of one that was interrupted
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the

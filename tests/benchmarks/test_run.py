@@ -212,3 +212,7 @@ def test_a_quick_run_is_not_written(
         with pytest.raises(SystemExit) as refused:
             program.main()
         assert program.NOT_QUICK in f"{refused.value}{capsys.readouterr().err}"
+
+
+def test_the_documentation_has_a_full_run() -> None:
+    assert not Run.load_from(pages.RUN).quick
