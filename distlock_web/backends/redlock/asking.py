@@ -12,6 +12,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -126,8 +127,13 @@ class Question:
         self.wanted = False
         if self.script is VOTE and self.reply is None and self.error is None:
             (self.node.unheard if self.sent else self.node.unsent).add(self.token)
-        if self.channel is not None:
-            self.node.left[self.channel.patient].append(self.channel)
+        if (channel := self.channel) is not None:
+            left, pool = self.node.left[channel.patient], self.node.pools[channel.patient]
+            left.append(channel)
+            if channel.connection.batch is not pool.batch:  # closed meanwhile, by one that may have come before it
+                with suppress(ValueError):  # who closes has it already, or another thread, which gives it back
+                    left.remove(channel)
+                    pool.discard(channel.connection)
 
     def take(self, reply: Reply) -> None:
         node = self.node

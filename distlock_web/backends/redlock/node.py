@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -77,10 +78,11 @@ class Node:
             logger.warning("A node of the quorum has no vote: %s", error)
 
     def close(self) -> None:
+        self.server.close()  # first: who leaves a connection from here on lets go of it
         for patient, pool in self.pools.items():
-            while self.left[patient]:
-                pool.discard(self.left[patient].pop().connection)
-        self.server.close()
+            with suppress(IndexError):  # also where another thread has just taken the last one
+                while True:
+                    pool.discard(self.left[patient].pop().connection)
 
     def _cancel(self, claim: Claim, _: int) -> None:
         """Of one who waited here, and whose event loop has ended."""

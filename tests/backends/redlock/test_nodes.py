@@ -12,8 +12,9 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
+from distlock_web.backends.redlock.scripts import INSPECT
 from distlock_web.core.backend import Busy, Granted
-from distlock_web.core.registry import registry
+from distlock_web.core.registry import Store, registry
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import claim
@@ -389,3 +390,20 @@ def test_a_lock_that_a_majority_gave_away_is_lost_whoever_was_asked_twice(
                     proxies[0].lose_answer(to=NAME.encode())
 
         harness.run(case())
+
+
+@pytest.mark.parametrize("port", ["sync_port", "renewal_port"])
+def test_a_question_that_is_under_way_while_the_store_is_closed_keeps_no_connection(
+    own_nodes: list[RedisServer], open_store: Callable[..., Store], port: str
+) -> None:
+    """Those that nobody waited for any more stayed open, until a node was asked again."""
+    backend: Any = open_store(own_nodes).backend
+    pools = [pool for node in backend._nodes for pool in node.pools.values()]
+
+    def is_closed(_: object) -> bool:
+        assert sum(pool.in_use for pool in pools) == len(own_nodes)
+        backend.close()
+        return True
+
+    drive(getattr(backend, port)()._quorum.ask(INSPECT, [NAME], lambda _: (), is_closed))
+    assert [pool.in_use for pool in pools] == [0] * len(pools)
