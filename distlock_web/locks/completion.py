@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ..core.backend import Claim, Port, retry_once
@@ -81,20 +81,28 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     """Log it, with the traceback of a bug; ``error``, which the caller raises, has a note of it."""
     text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
     bug = None if isinstance(failure, DistLockError) else failure
-    doubt = ""
-    if scope.record_is_missing:  # else nobody reads why it is done twice
-        doubt = " Its run may not be recorded as done: then the next call runs again."
+    # Else nobody reads why it is done twice.
+    doubt = " Its run may not be recorded as done: then the next call runs again." if scope.record_is_missing else ""
     logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
     if error is not None:
         error.add_note(f"distlock_web: could not be released: {failure}{doubt}")
 
 
-async def cancel_quietly(scope: Scope, claim: Claim, port: Port) -> None:
-    """Nothing of this claim stays behind, neither in the queue nor held."""
-    try:
-        await retry_once(port.cancel, claim)
-    except ConfigurationError:
-        pass  # a password, a right that is missing: the store has refused the acquisition, too
-    except DistLockError as error:
-        text = "Lock %s: a claim could not be cancelled, it ends within its lease: %s"
-        logger.info(text, claim.name, error, extra=scope.log_fields("error", reason="cancel"))
+async def cancel_quietly(scope: Scope, claims: Iterable[Claim], port: Port) -> None:
+    """Nothing of these claims stays behind, neither in the queue nor held.
+
+    An error that is not ours, a bug's or a signal's, is raised after the last one: the others are not kept for it.
+    """
+    unexpected: list[Exception] = []
+    for claim in claims:
+        try:
+            await retry_once(port.cancel, claim)
+        except ConfigurationError:
+            pass  # a password, a right that is missing: the store has refused the acquisition, too
+        except DistLockError as error:
+            text = "Lock %s: a claim could not be cancelled, it ends within its lease: %s"
+            logger.info(text, claim.name, error, extra=scope.log_fields("error", reason="cancel"))
+        except Exception as error:
+            unexpected.append(error)
+    if unexpected:
+        raise unexpected[0]

@@ -126,29 +126,28 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
 async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
     """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
 
-    An error that is not ours, a bug's or a signal's, is raised rather than ours: of a block's end ours are only logged.
+    An error that is not ours, a bug's or a signal's, goes before any of ours: of a block's end ours are only logged.
 
     Called again, it goes on where it was interrupted, and tries again what has failed with another error than ours.
     """
     scope.let_go()
-    failure: Exception | None = None
+    failures: list[Exception] = []
     for hold in reversed(scope.acquired):
-        if not (begun := hold.begin_release()):
-            if (claim := hold.to_cancel) is not None:
-                await cancel_quietly(scope, claim, port)
-                hold.cancelled()
-            continue
-        keeps = scope.keep_for or hold.keep_until
-        cooldown, record = kept.at_release(scope, hold, success) if keeps else (0.0, None)
         failed: DistLockError | None = None
         try:
+            if not (begun := hold.begin_release()):
+                if (claim := hold.to_cancel) is not None:
+                    await cancel_quietly(scope, [claim], port)
+                    hold.cancelled()
+                continue
+            keeps = scope.keep_for or hold.keep_until
+            cooldown, record = kept.at_release(scope, hold, success) if keeps else (0.0, None)
             loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
         except Exception as error:
-            if not isinstance(error, DistLockError):  # a bug, or a signal's: the others are not kept for it
-                if failure is None or isinstance(failure, DistLockError):
-                    failure = error
+            failures.append(error)
+            if not isinstance(error, DistLockError):  # the others are not kept for it
                 continue
-            failure, failed = failure or error, error
+            failed = error
             loss = "unreachable" if now() >= hold.deadline else None
         if loss is not None and not hold.recorded:  # else its holder now has found the record, or cannot commit
             hold.lose(loss)
@@ -159,8 +158,8 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         if success and loss is None:  # for the ``Retry-After`` of those that come later
             taken = now() - hold.since + (cooldown if record is None else 0.0)
             scope.spec.store.hold_times.note(scope.spec.function, hold.claim.name, taken)
-    if failure is not None:
-        raise failure
+    if failures:
+        raise min(failures, key=lambda error: isinstance(error, DistLockError))  # of two such the first
 
 
 async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> LossReason | None:
@@ -182,7 +181,8 @@ async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], there_un
     if loss is None or loss == "revoked" or now() < there_until:  # had the first been done, it would be kept
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
-    # interrupted it, it was nearly always done.
+    # interrupted it, it was nearly always done. Where an unexpected error has (a driver's executor that was shut down),
+    # perhaps nothing was sent, and a loss is passed over: the error does not say.
     text = (
         "Lock %s: the answer to its release was lost, and it is no longer held. Most likely it was released. If the "
         "store had lost it before, the block was not alone until its end."

@@ -105,7 +105,7 @@ async def _take(scope: Scope, port: Port, name: str) -> None:
     except BaseException as error:
         if error is not refused:
             # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-            await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
+            await undo(error, scope, lambda port: cancel_quietly(scope, [claim], port))
         raise
     if isinstance(answer, Busy):
         raise busy_error(spec, name, answer)

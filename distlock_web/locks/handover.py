@@ -169,12 +169,17 @@ async def _hand_over(scope: Scope, proof: Token, transit: float) -> None:
 
 async def _take_back(scope: Scope, proof: Token, transit: float, port: Port) -> None:
     scope.let_go()
-    for hold in scope.acquired:
-        claim = hold.claim_to_the_end
-        for token in (proof, claim.token):
-            await cancel_quietly(scope, claim._replace(token=token, expire=max(claim.expire, transit)), port)
-        if hold.begin_release():
-            hold.released("")
+    claims = [
+        claim._replace(token=token, expire=max(claim.expire, transit))
+        for claim in (hold.claim_to_the_end for hold in scope.acquired)
+        for token in (proof, claim.token)
+    ]
+    try:
+        await cancel_quietly(scope, claims, port)
+    finally:
+        for hold in scope.acquired:
+            if hold.begin_release():
+                hold.released("")
 
 
 # Taken on -----------------------------------------------------------------------------------------------------------
@@ -212,7 +217,7 @@ async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
             )
         hold = scope.add(claim, granted)
     except BaseException as error:
-        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
+        await undo(error, scope, partial(cancel_quietly, scope, [claim]))
         raise
     if ticket.keep:
         hold.keep_until = hold.since + ticket.keep
@@ -221,18 +226,12 @@ async def take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
 
 
 async def end_transit(scope: Scope, ticket: Ticket, error: BaseException) -> None:
-    """They are not taken on; the caller raises ``error`` then. Does nothing unless some of them were.
+    """They are not taken on; the caller raises ``error`` then. Frees those in transit, if some of them were taken on.
 
     Then no one can take on all of them with the ticket. Where not even the first was to be had, another use of the
     ticket may be taking them on.
     """
-    if scope.acquired:
-        await undo(error, scope, partial(_free_the_rest, scope, ticket))
-
-
-async def _free_the_rest(scope: Scope, ticket: Ticket, port: Port) -> None:
-    """Free the locks that are still in transit, instead of at its end."""
-    taken_on = {hold.name for hold in scope.acquired}
-    for name in scope.spec.names:
-        if name not in taken_on:
-            await cancel_quietly(scope, Claim(name, ticket.proof, LONGEST_TRANSIT), port)
+    if taken_on := {hold.name for hold in scope.acquired}:
+        in_transit = [name for name in scope.spec.names if name not in taken_on]
+        claims = [Claim(name, ticket.proof, LONGEST_TRANSIT) for name in in_transit]
+        await undo(error, scope, partial(cancel_quietly, scope, claims))
