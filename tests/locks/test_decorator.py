@@ -53,9 +53,9 @@ def test_annotations_may_name_what_the_type_checker_alone_imports(locked: Any) -
 
 
 def test_a_decorator_that_shows_a_signature_of_its_own_is_called_so() -> None:
-    """One that gives the function a session: nobody who calls it has one."""
+    """One that gives the function a database: nobody who calls it has one."""
 
-    def pay(session: object, order_id: int) -> str:
+    def pay(database: object, order_id: int) -> str:
         lease = current_lease()
         return lease.name if lease else ""
 
@@ -67,8 +67,8 @@ def test_a_decorator_that_shows_a_signature_of_its_own_is_called_so() -> None:
     given.__signature__ = inspect.Signature([order_id])  # type: ignore[attr-defined]
     locked: Any = distributed_lockable(key="order:{order_id}")(given)
     assert locked(7) == "disLock:order:7"
-    with pytest.raises(ConfigurationError, match=r"'session'.* not an argument of it"):
-        distributed_lockable(key="order:{session}")(given)
+    with pytest.raises(ConfigurationError, match=r"'database'.* not an argument of it"):
+        distributed_lockable(key="order:{database}")(given)
 
 
 def test_the_default_key_is_the_functions_full_name() -> None:
