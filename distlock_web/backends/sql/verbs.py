@@ -28,8 +28,8 @@ FORGET_AFTER = 600.0
 PURGE_ONE_IN = 200
 #: Seconds that a place in the queue outlives two leases: those that one sleeps at most who stands there (``join``).
 PLACE_OUTLIVES = GRACE / MICROSECONDS + 5.0
-#: Seconds until a claim is cancelled again whose row others keep locked.
-CANCEL_AGAIN = 0.5
+#: Seconds until a claim is cancelled, or released, again whose row others keep locked.
+TRY_AGAIN = 0.5
 #: Seconds after which one asks again, between these two, who did not get to the row.
 CROWDED = (0.05, 0.25)
 #: Seconds for which it is worth while to wait for a row that others keep locked.
@@ -131,17 +131,20 @@ class SQLVerbs(BlockingVerbs):
             self._cancel_later(claim)
             raise
 
-    def _cancel_later(self, claim: Claim, after: float = 0.0, until: float | None = None) -> None:
+    def _cancel_later(self, claim: Claim) -> None:
+        self._later(partial(self._cancel, claim), claim)
+
+    def _later(self, work: Callable[[], object], claim: Claim, after: float = 0.0, until: float | None = None) -> None:
         """When the database answers; until the place in the queue must have ended by itself."""
         over = now() + 2 * claim.expire + PLACE_OUTLIVES if until is None else until
 
-        def cancel() -> None:
+        def do() -> None:
             try:
-                self._cancel(claim)
+                work()
             except Locked:  # its row is in no other caller's way
-                self._cancel_later(claim, CANCEL_AGAIN, over)
+                self._later(work, claim, TRY_AGAIN, over)
 
-        self._outage.postpone(cancel, after=after, within=over - now())
+        self._outage.postpone(do, after=after, within=over - now())
 
     def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
@@ -209,20 +212,42 @@ class SQLVerbs(BlockingVerbs):
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         if in_transaction():
             if cooldown:  # a cancellation would leave nothing
-                self._outage.postpone(partial(self.release, claim, cooldown, record), after=0.0, within=claim.expire)
+                self._release_later(claim, cooldown, record)
             else:
                 self._cancel_later(claim)
             return None
-
-        def work(transaction: Transaction) -> Loss | None:
-            return release(LockedRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
-
         try:
-            return self._run_for_holder(work)
+            return self._release(claim, cooldown, record)
         except BackendUnavailable:
             if not cooldown:
                 self._cancel_later(claim)  # it is over: no waiter needs to wait for the rest of its lease
             raise
+
+    def _release_later(self, claim: Claim, cooldown: float, record: str | None) -> None:
+        """Its caller has been told that it is done: what is lost until then, only the log can say."""
+        ends = now() + cooldown
+
+        def work() -> None:
+            left = ends - now()
+            try:
+                loss = self._release(claim, left, record)
+                why = loss and f"its lease was over ({loss})."
+            except BackendUnavailable:
+                raise
+            except DistLockError as error:
+                why = str(error)
+            if why and left > 0:
+                doubt = "" if record is None else " Its run is not recorded as done: the next call runs again."
+                text = "Lock %s could not be kept for another %.1f s after its release: %s%s"
+                logger.warning(text, claim.name, left, why, doubt)
+
+        self._later(work, claim)
+
+    def _release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
+        def work(transaction: Transaction) -> Loss | None:
+            return release(LockedRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
+
+        return self._run_for_holder(work)
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:

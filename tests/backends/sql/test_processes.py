@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
-from distlock_web import configure, lock
+import pytest
+
+from distlock_web import ConfigurationError, configure, lock
+from distlock_web.backends.sql import verbs
+from distlock_web.backends.sql.database import Locked
+from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive, new_token
+from distlock_web.core.runtime import drive, new_token, now
 from tests.support.callers import unrelated
 from tests.support.forking import Fork, beside_threads, both_forks, in_child
 from tests.support.waiting import LONG, eventually
@@ -101,3 +109,101 @@ def test_what_garbage_releases_inside_a_transaction_stays_taken_as_it_has_to(set
         return [line.state for line in sorted(lines, key=lambda line: line.name)] == ["done", "cooldown"]
 
     eventually(stays, "both are released")
+
+
+@pytest.fixture
+def postponed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Callable[[], object], float]]:
+    """What the store has put off, and for how long at least: for the test to do."""
+    noted: list[tuple[Callable[[], object], float]] = []
+    outage = configure({"default": settings}).store("default").backend.sync_port()._verbs._outage  # type: ignore[attr-defined]
+
+    def postpone(work: Callable[[], object], *, after: float, within: float) -> None:
+        noted.append((work, after))
+
+    monkeypatch.setattr(outage, "postpone", postpone)
+    return noted
+
+
+def released_by_garbage(cooldown: float, record: str | None, *, revoked: bool = False) -> str:
+    """The name of a lock that was released inside of a transaction of ours."""
+    backend = registry().store("default").backend
+    port, claim = backend.sync_port(), Claim("disLock:a", new_token(), LONG)
+    granted = drive(port.acquire(claim, 0))
+    assert isinstance(granted, Granted)
+    assert granted.fence
+    if revoked:
+        drive(port.revoke(claim.name, granted.fence))
+    backend._requests.run(lambda transaction: drive(port.release(claim, cooldown, record)))  # type: ignore[attr-defined]
+    return claim.name
+
+
+@pytest.mark.parametrize("record", [None, "a record"])
+def test_what_garbage_releases_stays_taken_for_what_is_left_of_its_time(
+    postponed: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, record: str | None
+) -> None:
+    """It was counted from when the database answered again."""
+    name, port = released_by_garbage(LONG, record), registry().store("default").backend.sync_port()
+    [(work, _)] = postponed
+    monkeypatch.setattr(verbs, "now", lambda: now() + 0.75 * LONG)
+    work()
+    work()  # a second copy: the answer of the first was lost
+    [line] = drive(port.inspect([name]))
+    assert (line.state, line.remaining <= 0.25 * LONG) == ("cooldown" if record is None else "done", True)
+    assert ours(caplog) == []
+
+
+@pytest.mark.parametrize("record", [None, "a record"])
+def test_what_garbage_releases_is_free_when_its_time_is_over(
+    postponed: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, record: str | None
+) -> None:
+    name, port = released_by_garbage(LONG, record), registry().store("default").backend.sync_port()
+    [(work, _)] = postponed
+    monkeypatch.setattr(verbs, "now", lambda: now() + 2 * LONG)
+    work()
+    assert drive(port.inspect([name])) == []
+    assert ours(caplog) == []
+
+
+@pytest.mark.parametrize("record", [None, "a record"])
+@pytest.mark.parametrize("error", [None, ConfigurationError("The table is not there.")], ids=["lost", "refused"])
+def test_what_garbage_releases_too_late_is_said(
+    postponed: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception | None,
+    record: str | None,
+) -> None:
+    """Its caller was told that it is released; then its work is done again, and nobody reads why."""
+    released_by_garbage(LONG, record, revoked=error is None)
+    [(work, _)] = postponed
+    if error is not None:
+        monkeypatch.setattr(SQLVerbs, "_run_for_holder", Mock(side_effect=error))
+    work()
+    [said] = ours(caplog)
+    why = error or "its lease was over (revoked)."
+    again = "" if record is None else " Its run is not recorded as done: the next call runs again."
+    assert re.sub(r"\d+\.\d s", "? s", said) == (
+        f"Lock disLock:a could not be kept for another ? s after its release: {why}{again}"
+    )
+
+
+def test_a_row_that_others_keep_locked_keeps_no_other_that_was_put_off(
+    postponed: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error said that the database does not answer: all the others waited, too."""
+    name, port = released_by_garbage(LONG, None), registry().store("default").backend.sync_port()
+    [(work, _)] = postponed
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLVerbs, "_run_for_holder", Mock(side_effect=Locked("Others have it.")))
+        work()
+    [_, (again, after)] = postponed
+    assert after == verbs.TRY_AGAIN
+    again()
+    assert [line.state for line in drive(port.inspect([name]))] == ["cooldown"]
+    assert ours(caplog) == []
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        line.getMessage() for line in caplog.records if line.levelname == "WARNING" and "disLock:a" in line.getMessage()
+    ]
