@@ -282,7 +282,7 @@ async def test_what_was_taken_before_a_sibling_was_waited_for_is_extended(monkey
     async with lock("b", expire=LONG) as outer:
         siblings = [asyncio.create_task(inside()), asyncio.create_task(waiting())]
         gates = cast(dict[str, ReentryGate], scope_of(outer).gates)
-        await asyncio.to_thread(eventually, lambda: any(gate._waiting for gate in gates.values()), "it waits")
+        await asyncio.to_thread(eventually, lambda: any(gate._waiting for gate in list(gates.values())), "it waits")
         go_on.set()
         await asyncio.gather(*siblings)
     assert extended == [["disLock:a"]]
