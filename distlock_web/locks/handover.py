@@ -88,6 +88,8 @@ def _fields(
     fences = {str(name): None if fence is None else int(fence) for name, fence in held}
     if not fences:
         raise ValueError
+    for text in (str(store), str(prefix), *fences):
+        text.encode()  # ValueError: half of a character, which no store takes
     return str(store), fences, check_seconds(float(expire), "expire"), bool(renew), str(prefix)
 
 

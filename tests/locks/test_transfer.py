@@ -23,6 +23,7 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.locks.scope import Scope, Spec
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
+from tests.support.tickets import encoded, forged
 from tests.support.waiting import SOON, eventually
 
 
@@ -189,16 +190,6 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
     assert held() == {}, "what was taken on by mistake is given back"
 
 
-def forged(
-    held: object = (("n", 1),), expire: float = 10, renew_for: float | None = None, kept: float = 0, keep: float = 0
-) -> str:
-    return encoded("default", held, expire, False, "p:", {"secret": "0", "times": [renew_for, kept, keep]})
-
-
-def encoded(*fields: object) -> str:
-    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -207,6 +198,9 @@ def encoded(*fields: object) -> str:
         "W10=",
         "\N{SNOWMAN}",
         forged() + "\udcff",
+        forged(held=[["n", 1], ["\udcff", 1]]),
+        forged(prefix="\udcff"),
+        forged(store="\udcff"),
         forged(held=[]),
         forged(held=[["n", float("inf")]]),
         forged(expire=float("nan")),
@@ -224,6 +218,9 @@ def encoded(*fields: object) -> str:
         "list",
         "snowman",
         "half a character",
+        "half a character in a name",
+        "half a character in the prefix",
+        "half a character in the store",
         "no lock",
         "endless fence",
         "nan",
