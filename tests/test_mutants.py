@@ -7,7 +7,7 @@ import re
 import tomllib
 
 from tests.support.mutants.__main__ import KNOWN, PROJECT
-from tests.support.mutants.subjects import FILES, LATER
+from tests.support.mutants.subjects import FILES
 from tests.support.source import PACKAGE
 
 #: By the name of its file: which survive, each with the reason.
@@ -28,7 +28,7 @@ def functions(code: str) -> set[str]:
 def test_a_survivor_is_of_a_function_and_a_line_that_are_there_and_has_a_reason() -> None:
     wrong = []
     for name, reasons in SURVIVORS.items():
-        code = (PACKAGE / (FILES | LATER)[name][0]).read_text("utf-8")
+        code = (PACKAGE / FILES[name][0]).read_text("utf-8")
         known, words = functions(code), " ".join(code.split())
         for text in (text for reason in reasons if reason["why"] for text in reason["mutants"]):
             function, _, change = text.partition(": ")
@@ -38,7 +38,7 @@ def test_a_survivor_is_of_a_function_and_a_line_that_are_there_and_has_a_reason(
 
 
 def test_the_tests_of_a_file_are_there() -> None:
-    assert [path for _, tests in (FILES | LATER).values() for path in tests if not (PROJECT / path).exists()] == []
+    assert [path for _, tests in FILES.values() for path in tests if not (PROJECT / path).exists()] == []
 
 
 def test_the_night_tries_each_file_that_has_a_list() -> None:

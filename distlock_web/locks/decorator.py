@@ -41,7 +41,7 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     Without it the key is the function's qualified name. A string or a list may be the first argument, without
     ``key=``. ``{pk:int}`` makes one key of all spellings of a number (also ``:uuid``, ``:lower``). A model instance
     stands for its row.
-    ``prefix, expire, wait, max_waiters, limit, shared, renew, renew_for, store, on_lost, hold_at_least`` are those of
+    ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, limit, shared, hold_at_least`` are those of
     :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), ``"retry"`` (in a task of

@@ -157,13 +157,13 @@ def lock(key: object, *others: Never, **options: Unpack[LockOptions]) -> Lock:
     ends or ``expire`` seconds are over. If the block may take longer, use ``renew=True``. Inside the block the same
     lock is entered again without waiting.
 
-    Options: ``prefix, expire, wait, max_waiters, limit, shared, renew, renew_for, store, on_lost, hold_at_least``.
+    Options: ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, limit, shared, hold_at_least``.
     Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. ``wait``: how long to
     queue; 0: not at all; None: for ever. ``max_waiters``: how many may queue; the next caller is refused at once.
-    ``limit``: how many may hold the lock at once. ``shared``: all callers with ``shared=True`` may hold it together.
-    ``renew_for``: longest total time to renew. ``hold_at_least``: if the block succeeds, keep the lock at least this
-    long, counted from when it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"``
-    the asyncio task, or a callable. Options that are left out come from the store's settings.
+    ``renew_for``: longest total time to renew. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``,
+    ``"cancel"`` the asyncio task, or a callable. ``limit``: how many may hold the lock at once. ``shared``: all callers
+    with ``shared=True`` may hold it together. ``hold_at_least``: if the block succeeds, keep the lock at least this
+    long, counted from when it was acquired. Options that are left out come from the store's settings.
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when the lock is taken, and ``LeaseLost``
     at the end of the block.

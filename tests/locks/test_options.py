@@ -13,6 +13,7 @@ from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Store
 from distlock_web.locks.fencing import fence_of
+from distlock_web.locks.options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,11 @@ def test_the_word_of_another_library_is_answered_with_ours(name: str, meant: lis
         with pytest.raises(ConfigurationError, match=f"the option '{name}', which does not exist") as caught:
             call()
         assert [word for word in meant if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("function", [lock, distributed_lockable])
+def test_its_help_names_the_options_in_the_order_of_their_table(function: Callable[..., object]) -> None:
+    assert f"``{', '.join(OPTIONS)}``" in " ".join((function.__doc__ or "").split())
 
 
 untyped_lock: Any = lock

@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from .subjects import FILES, LATER, NOT_HERE, TEXTS
+from .subjects import FILES, NOT_HERE, TEXTS
 
 PROJECT = Path(__file__).parents[3]
 WORK = PROJECT / "build" / "mutants"
@@ -32,8 +32,6 @@ KNOWN = Path(__file__).with_name("survivors.toml")
 MOST = 0.1
 #: Seconds after which a test has failed that takes a few hundredths of one: most of what hangs.
 _PATIENCE = "20"
-
-_ALL = FILES | LATER
 
 #: By mutmut's exit code of a mutant: what became of it.
 _FATES = {
@@ -67,7 +65,7 @@ class Mutant(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants")
-    parser.add_argument("files", nargs="*", help=f"{', '.join(FILES)} where left out; or {', '.join(LATER)}")
+    parser.add_argument("files", nargs="*", help=f"{', '.join(FILES)}; left out: all")
     parser.add_argument(
         "--again",
         action="store_true",
@@ -76,9 +74,9 @@ def main() -> int:
     parser.add_argument("--every", type=int, choices=(2, 5, 10), default=1, help="a sample: one of so many")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    unknown = sorted({*options.files} - _ALL.keys())
+    unknown = sorted({*options.files} - FILES.keys())
     if unknown:
-        parser.error(f"{', '.join(unknown)}: no file of {', '.join(_ALL)}")
+        parser.error(f"{', '.join(unknown)}: no file of {', '.join(FILES)}")
     wrong = [name for name in options.files or FILES if not _try(name, options)]
     if wrong:
         print(f"Not as {KNOWN.name} says: {', '.join(wrong)}")
@@ -118,7 +116,7 @@ def _copy(copy: Path, name: str) -> None:
         if file and source.is_file() and not (target.is_file() and target.stat().st_mtime >= source.stat().st_mtime):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    source_file, tests = _ALL[name]
+    source_file, tests = FILES[name]
     marks = "not slow and not nightly and not alone"
     others = " and ".join(f"not {word}" for word in NOT_HERE)
     settings = {
@@ -168,7 +166,7 @@ def _mutmut(copy: Path, name: str, which: list[str], jobs: int) -> None:
 
 
 def _mutants(copy: Path, name: str) -> list[Mutant]:
-    file = f"{PACKAGE}/{_ALL[name][0]}"
+    file = f"{PACKAGE}/{FILES[name][0]}"
     told = subprocess.run([sys.executable, "-c", _RESULTS, file], cwd=copy, capture_output=True, text=True, check=True)
     return [
         Mutant(mutant, _FATES.get(code, "found"), _text(mutant, diff)) for mutant, code, diff in json.loads(told.stdout)
@@ -195,7 +193,7 @@ def _judge(name: str, mutants: list[Mutant], *, whole: bool) -> bool:
     tried = [mutant for mutant in mutants if mutant.fate != "not tried"]
     fates = Counter(mutant.fate for mutant in tried)
     said = ", ".join(f"{count} {fate}" for fate, count in fates.most_common())
-    print(f"{_ALL[name][0]}: {len(tried)} of {len(mutants)} mutants: {said}", flush=True)
+    print(f"{FILES[name][0]}: {len(tried)} of {len(mutants)} mutants: {said}", flush=True)
     new, gone = survivors - known, known - survivors if whole else Counter[str]()
     for text in new:
         print(f"  survives, and is not in {KNOWN.name}: {text}")

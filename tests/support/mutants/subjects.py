@@ -71,9 +71,6 @@ FILES: dict[str, tuple[str, list[str]]] = {
     ),
 }
 
-#: Which have no list yet: tried only where they are named.
-LATER: dict[str, tuple[str, list[str]]] = {}
-
 #: Words in the names of tests that are left out: what needs a server, and what sleeps for long.
 NOT_HERE = [
     "redis",
