@@ -21,6 +21,8 @@ from .stores import STORES
 
 PROJECT = Path(__file__).parents[1]
 RUN = PROJECT / "benchmarks" / "run.json"
+#: Where figures may stand.
+PAGES = (*PROJECT.glob("README*.md"), *PROJECT.glob("docs/*.md"), PROJECT / "CONTRIBUTING.md")
 PICTURE = PROJECT / "docs" / "pictures" / "hand-over.svg"
 PLACE = re.compile(r"(<!-- bench ([\w ]+) -->)(.*?)(<!-- /bench -->)", re.S)
 NOT_MEASURED = "*Not measured in this run.*"
@@ -41,7 +43,7 @@ def write(run: Run) -> list[Path]:
 
 def written(run: Run) -> Mapping[Path, str]:
     """Each page that has figures, with those of this run."""
-    pages = {page: page.read_text("utf-8") for page in (*PROJECT.glob("README*.md"), *PROJECT.glob("docs/*.md"))}
+    pages = {page: page.read_text("utf-8") for page in PAGES}
     found = {page: PLACE.sub(partial(_replaced, run), text) for page, text in pages.items() if PLACE.search(text)}
     try:
         found[PICTURE] = timeline.picture(run.case("timeline"))

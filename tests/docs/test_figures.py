@@ -12,7 +12,24 @@ from benchmarks import pages
 from benchmarks.results import Run
 
 RUN = Run.load_from(pages.RUN)
-PAGES = [*pages.PROJECT.glob("README*.md"), *pages.PROJECT.glob("docs/*.md"), pages.PROJECT / "CONTRIBUTING.md"]
+#: Times that were chosen, not measured.
+CHOSEN = [
+    "1 % and 2 ms",
+    "102 ms of 10 s",
+    "for 5 ms and think for 1 to 5 ms",
+    "One lease and 100 ms",
+    "again every 100 ms",
+    "1% 和 2 毫秒",
+    "每 100 毫秒重试一次",
+]
+
+
+def measured(text: str) -> list[str]:
+    """Figures in words of its own. Times of a race or a timetable are in blocks of their output."""
+    text = re.sub(r"^```.*?^```", "", pages.PLACE.sub("", text), flags=re.M | re.S)
+    for words in CHOSEN:
+        text = text.replace(words, "")
+    return re.findall(r"[\d.,]+ (?:µs|ms\b|毫秒|微秒)|[\d,]+ (?:locks|sections|requests) per second", text)
 
 
 def test_each_page_has_the_figures_of_the_run() -> None:
@@ -23,11 +40,28 @@ def test_each_page_has_the_figures_of_the_run() -> None:
     assert names == {*pages.BLOCKS, *pages.FIGURES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_no_page_says_what_was_measured_in_words_of_its_own(page: Path) -> None:
-    """It would go on to say it after the next run. Times of a race or a timetable are in blocks of their output."""
-    text = re.sub(r"^```.*?^```", "", pages.PLACE.sub("", page.read_text("utf-8")), flags=re.M | re.S)
-    assert re.findall(r"[\d.,]+ µs|\d\.\d+ ms|[\d,]+ (?:locks|sections|requests) per second", text) == []
+    """It would go on to say it after the next run."""
+    assert measured(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("about 50 ms in all, and no request over 10 ms", ["50 ms", "10 ms"]),
+        ("about 1.2 ms, 0.5 µs and 16,667 locks per second", ["1.2 ms", "0.5 µs", "16,667 locks per second"]),
+        ("about <!-- bench of a page -->12 ms<!-- /bench -->", []),
+        ("less a margin (1 % and 2 ms)\n```\n12 ms\n```\n", []),
+    ],
+)
+def test_a_figure_of_its_own_is_found(text: str, found: list[str]) -> None:
+    assert measured(text) == found
+
+
+@pytest.mark.parametrize("words", CHOSEN)
+def test_a_time_that_was_chosen_is_on_a_page(words: str) -> None:
+    assert any(words in page.read_text("utf-8") for page in pages.PAGES)
 
 
 def test_what_was_not_measured_is_said() -> None:
