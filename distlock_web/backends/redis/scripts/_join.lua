@@ -50,16 +50,16 @@ local function join_queue(process, entry, place, recheck)
   local line_left = call('PTTL', line)
   local behind = line_left < 0 and 0 or call('ZRANK', line, entry)
   local ahead = behind > 0 and call('ZRANK', QUEUE, process)
-  if not ahead then -- a process stands where its first waiter does; it may have stood aside
-    call('ZADD', QUEUE, behind == 0 and format('%d', place) or place_of(process), process)
-  end
+  local comes = not ahead -- a process stands where its first waiter does; it may have stood aside
+    and call('ZADD', QUEUE, behind == 0 and format('%d', place) or place_of(process), process) == 1
   local queue_left = call('PTTL', QUEUE)
   ahead = ahead or (queue_left < 0 and 0 or call('ZRANK', QUEUE, process))
   -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
   -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
   recheck = recheck + math.min(ahead + behind, 1000)
   outlive(line, recheck + GRACE, line_left)
-  outlive(QUEUE, recheck + GRACE, queue_left)
+  -- A process that comes into the queue brings its other waiters, who may sleep for longer.
+  outlive(QUEUE, math.max(recheck + GRACE, comes and line_left or 0), queue_left)
   -- So that a third of the processes, at most, has died: one that makes them more comes behind others. Three for each.
   local some = ahead > 0 and now % SAMPLE == 0 and call('ZRANDMEMBER', QUEUE, format('%d', 3 * SAMPLE)) or {}
   table.insert(some, process)
