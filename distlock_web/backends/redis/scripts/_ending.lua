@@ -1,6 +1,6 @@
 -- include: _queue
 
--- How a lock is given back, or taken from its owner: by release, cancel and revoke.
+-- How a lock is given back, or taken from its owner: by release, finish, cancel and revoke.
 
 -- Whether another has the lock from now on, which its owner has released, or was revoked from.
 local function pass_on(lock)
