@@ -118,7 +118,7 @@ def _look(two: Two, chance: random.Random) -> bytes:
     queue = queue_of(name)
     line = f"{queue}:{chance.choice(PROCESSES)}"
     commands = [["GET", name], ["TIME"], ["ZCARD", INDEX], ["ZRANGE", INDEX, "-2", "-1"]]
-    commands += [["HGETALL", name], ["TYPE", name]]
+    commands += [["HGETALL", name], ["HLEN", name], ["HRANDFIELD", name, "99", "WITHVALUES"], ["TYPE", name]]
     commands += [["PTTL", key] for key in (name, queue, line, INDEX, DONE)]
     commands += [["ZRANGE", key, "0", "-1", "WITHSCORES"] for key in (queue, line, INDEX, DONE)]
     commands += [["ZRANGEBYSCORE", INDEX, "(0", "+inf", "LIMIT", "1", "2"]]
@@ -193,6 +193,8 @@ def test_commands_and_errors_beside_the_scripts(two: Two) -> None:
         ["ZREM", "z", "a", "b", "c", "d"], ["EXISTS", "z"],
         ["HSET", "h", "f", "1"], ["HSET", "h", "f", "2"], ["HSET", "h", "g", "3"], ["HGET", "h", "f"],
         ["HGET", "h", "x"],
+        ["HLEN", "h"], ["HLEN", "none"], ["HRANDFIELD", "h", "2", "WITHVALUES"],
+        ["HRANDFIELD", "none", "2", "WITHVALUES"],
         ["HGETALL", "h"], ["HGETALL", "none"], ["TYPE", "h"], ["TYPE", "none"], ["GET", "h"], ["ZADD", "h", "1", "m"],
         ["MGET", "a", "h", "none"], ["SET", "h", "1", "NX", "PX", "100"], ["SET", "none", "1", "XX"],
         ["EXISTS", "none"], ["SET", "a", "4", "PX", "100", "XX"],

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from distlock_web.backends.redis.scripts.calls import Script
-from distlock_web.core.backend import Busy, Granted
+from distlock_web.core.backend import SHARED, Busy, Granted
 from distlock_web.core.runtime import new_token
 from distlock_web.testing.contract import StoreContract
 from distlock_web.testing.contract.base import NAME, case, claim
@@ -115,6 +115,30 @@ class Listed(StoreContract):
         assert len(await port.inspect([NAME])) == limit - 1
         await port.revoke(NAME, fences[2] or 0)
         assert await port.release(places[2]) == "revoked"
+
+    @case
+    async def the_last_of_many_readers_leaves(self, harness: Harness) -> None:
+        """The others were released by force, of whom there are traces: who waits has the lock."""
+        port, readers = harness.port, [claim()._replace(token=new_token().limited(SHARED)) for _ in range(40)]
+        fences = [answer.fence for one in readers if isinstance(answer := await port.acquire(one, 0), Granted)]
+        await port.acquire(claim(new_token(harness.store.ident)), 60)
+        for fence in fences[1:]:
+            await port.revoke(NAME, fence or 0)
+        await port.release(readers[0])
+        assert [(line.fence in fences, line.waiters) for line in await port.inspect([NAME])] == [(False, 0)]
+
+    @case
+    async def a_reader_finds_who_has_died(self, harness: Harness) -> None:
+        """A writer of a process that does not listen stands in front of one of its own: it is passed over."""
+        port: Any = harness.port
+        readers = [claim(new_token(harness.store.ident).limited(SHARED)) for _ in range(40)]
+        for one in readers:
+            await port.acquire(one, 0)
+        await port.acquire(claim(new_token(harness.store.ident)), 60)
+        await port._ask(claim(new_token("d" * 16)), True, join=True, place=1)
+        assert sum(line.waiters for line in await port.inspect([NAME])) == 2
+        await port.release(readers[0])
+        assert sum(line.waiters for line in await port.inspect([NAME])) == 1
 
 
 REDIS: dict[str, ScriptMutant] = {
@@ -287,13 +311,25 @@ REDIS: dict[str, ScriptMutant] = {
         "_many", "  allow_writes('HDEL', N, token)", "  allow_writes()", "one_of_many_leaves"
     ),
     "one of many whose lease has ended is told that it had it": ScriptMutant(
-        "_many", " or tonumber(ends) <= clock() then", " then", "one_of_many_leaves"
+        "_many", " if ends <= clock() then", " if ends == 0 then", "one_of_many_leaves"
     ),
     "one of many that was released by force is not told": ScriptMutant(
-        "_many", "if not (state == 'held' or state == 'granted') or", "if not state or", "one_of_many_leaves"
+        "_many", "(state == 'held' or state == 'granted') and", "state and", "one_of_many_leaves"
     ),
     "the place of one of many is handed to nobody": ScriptMutant(
-        "_many", "limit_of(head)) == 1", "limit_of(head)) >= 1", "one_of_many_leaves"
+        "_many", "limit_of(token) >= SHARED and waits", "waits", "one_of_many_leaves"
+    ),
+    "the last of many leaves the lock to nobody": ScriptMutant(
+        "_many", "end_of(some[i + 1]) >= till", "end_of(some[i + 1]) >= 0", "the_last_of_many_readers_leaves"
+    ),
+    "who waits in vain for readers is waited for": ScriptMutant(
+        "_many", " and listens(process)", "", "a_reader_finds_who_has_died"
+    ),
+    "one of many has its process stand in front": ScriptMutant(
+        "_many",
+        "if place and not (first and tonumber(at) <= tonumber(place)) then",
+        "if place then",
+        "a_reader_finds_who_has_died",
     ),
     "a token that was released by force is not told": ScriptMutant(
         "_state",

@@ -12,7 +12,7 @@ import redis
 
 from distlock_web import LockBusy
 from distlock_web.backends.redis import scripts
-from distlock_web.core.backend import Claim
+from distlock_web.core.backend import SHARED, Claim
 from distlock_web.core.runtime import new_token
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import PATIENCE, Harness
@@ -67,6 +67,19 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
             await port.release(places[0])
         for each in places[1:]:
             await port.release(each)
+        for number, of in ((2, "two"), (40, "many")):
+            readers = [claim(first, SHARED) for _ in range(number)]
+            for each in readers:
+                await port.acquire(each, 0)
+            async with transcript.of(f"One of {of} readers leaves"):
+                await port.release(readers[0])
+            if number > 2:
+                await port.acquire(writer := claim(others[0], expire=58.0), 60)
+                async with transcript.of("The same, and a writer waits"):
+                    await port.release(readers[1])
+                await port.cancel(writer)
+            for each in readers:
+                await port.release(each)
 
 
 @in_both_modes

@@ -164,6 +164,44 @@ def fence_of_share(client: redis.Redis, claim: Claim) -> int:
     return int(str(client.hget(NAME, claim.token)).split(" ")[2])
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("state", "seconds", "hears"),
+    [
+        ("revoked", LONG, "the grant"),
+        ("released", LONG, "the grant"),
+        ("held", -1, "the grant"),
+        ("granted", -1, "the grant"),
+        ("cooldown", -1, "the grant"),
+        ("cooldown", 5, "that it shall ask"),
+        ("held", LONG / 2, "that it shall ask"),
+    ],
+)
+def test_who_waits_hears_where_no_other_of_many_holds_the_lock_as_long(
+    redis_client: redis.Redis, redis_store: str, state: str, seconds: float, waits: bool, hears: str
+) -> None:
+    """Some fields hold nothing. And who sleeps until the end of the lease that is given back must not do so."""
+    port = registry().store("default").port(THREADS)
+    *others, last = readers_of("e" * 16, 33)
+    writer = Claim(NAME, new_token("f" * 16), LONG, "a writer")
+    with redis_client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+        pubsub.subscribe(f"distlock:wake:{'f' * 16}")
+        assert pubsub.get_message(timeout=SOON)
+        if waits:
+            assert isinstance(drive(port.acquire(writer, LONG)), Busy)
+        ends = round((time.time() + seconds) * 1_000_000)
+        for claim in others:
+            rest = str(redis_client.hget(NAME, claim.token)).split(" ", 2)[2]
+            redis_client.hset(NAME, claim.token, f"{ends} {state} {rest}")
+        assert drive(port.release(last)) is None
+        if waits:
+            heard = next(said for _ in range(3) if (said := pubsub.get_message(timeout=SOON)) and said["data"])["data"]
+            assert hears == ("that it shall ask" if heard.split(" ")[1] == "-" else "the grant")
+    if hears == "the grant":
+        assert [row.lock.holder for row in held_locks()] == ["a writer"] * waits
+        assert (redis_client.zscore("disLock:~held", NAME) is None) == (not waits), "it is listed as long as it is held"
+
+
 def test_a_reader_behind_a_writer_that_died_enters_when_one_of_many_leaves(
     redis_client: redis.Redis, redis_store: str, beside: Beside
 ) -> None:

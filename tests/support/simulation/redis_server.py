@@ -343,6 +343,10 @@ class RedisServer:
     def _hlen(self, name: bytes) -> Reply:
         return len(self._hash(name))
 
+    def _hrandfield(self, name: bytes, count: bytes, _with_values: bytes) -> Reply:
+        """Those that came first: as random as any, and the same again."""
+        return [each for pair in [*self._hash(name).items()][: _whole(count)] for each in pair]
+
     def _hdel(self, name: bytes, *fields: bytes) -> Reply:
         found = self._hash(name)
         removed = [field for field in dict.fromkeys(fields) if found.pop(field, None) is not None]
@@ -653,7 +657,7 @@ _DATA: dict[bytes, _Command] = {
     b"ZRANDMEMBER": _of._zrandmember, b"ZMSCORE": _of._zmscore,
     b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
     b"HSET": _of._hset, b"HGET": _of._hget, b"HGETALL": _of._hgetall, b"HDEL": _of._hdel, b"HLEN": _of._hlen,
-    b"TYPE": _of._type,
+    b"HRANDFIELD": _of._hrandfield, b"TYPE": _of._type,
     b"ZPOPMIN": _of._zpopmin, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info,
     b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
 }  # fmt: skip
