@@ -167,6 +167,9 @@ MUTANTS: dict[str, Mutant] = {
     "nobody knows from whom a place was taken": Mutant(
         "redis-shared-13", f"{_SCRIPTS}/revoke.lua", "math.max((share.ends - clock()) / 1000, TOMBSTONE)", "0"
     ),
+    "of many that share a lock the last leaves it to nobody": Mutant(
+        "redis-shared-50", f"{_SCRIPTS}/_many.lua", "end_of(some[i + 1]) >= till", "end_of(some[i + 1]) >= 0"
+    ),
     "readers enter one by one": Mutant(
         "redis-shared-57", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
     ),

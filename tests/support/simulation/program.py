@@ -45,6 +45,8 @@ DRIVER = (
 
 #: What a mutant changes: by file, below the package, a text that stands there once, and what stands there instead.
 Mutation = Mapping[str, Sequence[tuple[str, str]]]
+#: And what each copy of a script changes: no simulated crowd is as large as what that takes for many.
+SMALLER: Mutation = {"backends/redis/scripts/_many.lua": [("local MANY = 32 ", "local MANY = 1 ")]}
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -91,7 +93,8 @@ def _scripts(mutation: Mutation) -> Iterator[None]:
 
     def read_changed(path: Path) -> bytes:
         data = read(path)
-        changes = mutation.get(path.relative_to(PACKAGE).as_posix(), ()) if path.suffix == ".lua" else ()
+        name = path.relative_to(PACKAGE).as_posix() if path.suffix == ".lua" else ""
+        changes = [*SMALLER.get(name, ()), *mutation.get(name, ())]
         return changed(data.decode(), changes).encode() if changes else data
 
     with mock.patch.object(Path, "read_bytes", read_changed):
