@@ -125,21 +125,41 @@ def test_no_part_of_a_password_is_shown_that_should_have_been_encoded(scheme: st
     assert not re.search("gehe|imis|wort|12,?34", "".join(traceback.format_exception(caught.value)))
 
 
-@pytest.mark.parametrize("query", ["client_name=web@host1", "password=p@ss", "file_of_shop=/x@y/&client_name=a@b/1"])
-@pytest.mark.parametrize("credentials", ["", ":pw@", "user:p%40@"])
+PARAMETERS = ["client_name=web@host1", "password=p@ss", "file_of_shop=/x@y/&client_name=a@b/1"]
+
+
+@pytest.mark.parametrize("query", PARAMETERS)
 @pytest.mark.parametrize(
     "place",
     [
-        "unix://{}/run/redis@1.sock",
-        "redis://{}h:1/0",
-        "rediss+sentinel://{}h1,h2/name",
-        "rediss+cluster://{}h1:1,h2/",
-        "redlock://{}h1,h2,h3/0",
+        *(
+            place.format(credentials)
+            for place in (
+                "unix://{}/run/redis@1.sock",
+                "redis://{}h/0",
+                "rediss+sentinel://{}h1,h2/name",
+                "redlock://{}h1,h2,h3/0",
+            )
+            for credentials in ("", ":pw@", "user:p%40@")
+        ),
+        "redis://:pw@h:1/0",
+        "redlock://user:p%40@h1:1,h2:1,h3:1/0",
     ],
 )
-def test_a_parameter_may_have_an_at_sign(place: str, credentials: str, query: str) -> None:
-    """It ends no password: that would have no name in front of it."""
-    configure({"default": {"LOCATION": f"{place.format(credentials)}?{query}"}})
+def test_a_parameter_may_have_an_at_sign(place: str, query: str) -> None:
+    """It ends no password: that stands in front, or there is no colon with which one begins."""
+    configure({"default": {"LOCATION": f"{place}?{query}"}})
+    assert registry().store("default").backend
+
+
+@pytest.mark.parametrize("query", PARAMETERS)
+@pytest.mark.parametrize("place", ["redis://h:1/0", "redlock://h1:1,h2,h3/0", "rediss+cluster://:pw@h1:1,h2/"])
+def test_an_at_sign_that_may_end_a_password_has_to_be_encoded(place: str, query: str) -> None:
+    """Of a user ``h`` whose password begins with a 1; or whose password has an @ of its own."""
+    configure({"default": {"LOCATION": f"{place}?{query}"}})
+    with pytest.raises(ConfigurationError, match="an @ as %40"):
+        lock("a").acquire()
+    configure({"default": {"LOCATION": f"{place}?{query.replace('@', '%40')}"}})
     assert registry().store("default").backend
 
 

@@ -91,5 +91,5 @@ def _of_location(config: StoreConfig) -> tuple[list[str], str | None]:
         raise config.wrong_location(f"such as {_FORM}, where {ENCODED}")
     parameters = dict(parse_qsl(url.query, keep_blank_values=True))
     delay = parameters.pop("restart_delay", None)
-    url = url._replace(query=urlencode(parameters, safe="@"))  # masked by it in a node's message
+    url = url._replace(query=urlencode(parameters))
     return [url.of_host(host, scheme or "redis", url.path) for host in url.hosts], delay

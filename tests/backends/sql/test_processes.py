@@ -115,6 +115,7 @@ def test_what_garbage_releases_inside_a_transaction_stays_taken_as_it_has_to(set
 def postponed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Callable[[], object], float]]:
     """What the store has put off, and for how long at least: for the test to do."""
     noted: list[tuple[Callable[[], object], float]] = []
+    monkeypatch.setattr(verbs, "PURGE_ONE_IN", 10**9)  # a purge is put off, too, by chance
     outage = configure({"default": settings}).store("default").backend.sync_port()._verbs._outage  # type: ignore[attr-defined]
 
     def postpone(work: Callable[[], object], *, after: float, within: float) -> None:
@@ -127,7 +128,7 @@ def postponed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list
 def released_by_garbage(cooldown: float, record: str | None, *, revoked: bool = False) -> str:
     """The name of a lock that was released inside of a transaction of ours."""
     backend = registry().store("default").backend
-    port, claim = backend.sync_port(), Claim("disLock:a", new_token(), LONG)
+    port, claim = backend.sync_port(), Claim("disLock:by_garbage", new_token(), LONG)
     granted = drive(port.acquire(claim, 0))
     assert isinstance(granted, Granted)
     assert granted.fence
@@ -183,7 +184,7 @@ def test_what_garbage_releases_too_late_is_said(
     why = error or "its lease was over (revoked)."
     again = "" if record is None else " Its run is not recorded as done: the next call runs again."
     assert re.sub(r"\d+\.\d s", "? s", said) == (
-        f"Lock disLock:a could not be kept for another ? s after its release: {why}{again}"
+        f"Lock disLock:by_garbage could not be kept for another ? s after its release: {why}{again}"
     )
 
 
@@ -205,5 +206,7 @@ def test_a_row_that_others_keep_locked_keeps_no_other_that_was_put_off(
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        line.getMessage() for line in caplog.records if line.levelname == "WARNING" and "disLock:a" in line.getMessage()
+        line.getMessage()
+        for line in caplog.records
+        if line.levelname == "WARNING" and "disLock:by_garbage" in line.getMessage()
     ]
