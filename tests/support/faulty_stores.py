@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,12 @@ class FaultyStore:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """They stand still; the kernel accepts connections."""
-        pids = [pid for server in self.servers for pid in (server.pid, *_children(server.pid))]
+        pids: list[int] = []
         try:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
+            for server in self.servers:
+                _stop(server.pid, pids)
+                for child in _children(server.pid):  # all of them: it has none more now
+                    _stop(child, pids)
             yield
         finally:
             for pid in pids:
@@ -74,6 +76,21 @@ class FaultyStore:
 def _children(pid: int) -> list[int]:
     """PostgreSQL has a process for each connection."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _stop(pid: int, stopped: list[int]) -> None:
+    """And return when it really stands still: a thread of it may answer one request more."""
+    stopped.append(pid)
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: _stands_still(pid), "it stands still")
+
+
+def _stands_still(pid: int) -> bool:
+    """Each of its threads."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return all(line.rpartition(")")[2].split()[0] in "TtZX" for line in lines)
+    return False
 
 
 @contextmanager
