@@ -37,15 +37,14 @@ class Location(NamedTuple):
     @property
     def cut_short(self) -> bool:
         """An ``@`` behind the hosts. It was to end a password with a / ? or # in it, of which the hosts are a part."""
-        hosts = ",".join(self.hosts)
-        whole = self.of_host(hosts, self.scheme, self.path)
-        in_fragment = "@" in whole.partition("#")[2]  # a driver's hosts end at a #, ours do not
-        in_query = has_stray_at(":" in self.credentials, f"{hosts}/{self.path}", self.query)
-        return in_fragment or "@" in self.path or in_query
+        place = f"{','.join(self.hosts)}/{self.path}"
+        in_fragment = "@" in f"{self.credentials}{place}?{self.query}".partition("#")[2]  # a driver's hosts end at a #
+        return in_fragment or "@" in self.path or has_stray_at(":" in self.credentials, place, self.query)
 
     def of_host(self, host: str, scheme: str, path: str) -> str:
-        """The URL of one host, under another scheme."""
-        return f"{scheme}://{self.credentials}{host}/{path}" + (f"?{self.query}" if self.query else "")
+        """The URL of one host, under another scheme. An ``@`` in the query is a value's, and encoded in it."""
+        query = self.query.replace("@", "%40")  # in front of it may stand less now, with which it was a value's
+        return f"{scheme}://{self.credentials}{host}/{path}" + (f"?{query}" if query else "")
 
 
 def split_location(location: str) -> Location:

@@ -248,7 +248,6 @@ def _of_location(config: StoreConfig) -> _Given | None:
             f"(name: what the sentinels call the master)."
         )
     sentinels = [_node(host, setting) for host in url.hosts]
-    url = url._replace(query=url.query.replace("@", "%40"))  # a value's; without the name it might be a password's
     master = of_url(config, url.of_host("sentinel", url.scheme.removesuffix("+sentinel"), db))
     own = OPTIONS["sentinel_kwargs"].check(config.options.get("sentinel_kwargs", {}), config.option("sentinel_kwargs"))
     return _Given(sentinels, unquote(name), master, own)

@@ -348,48 +348,50 @@ def test_acquired_in_a_thread_and_released_in_a_task(slow: Proxy) -> None:
     asyncio.run(case())
 
 
-@pytest.mark.parametrize("lost", range(1, 4))
-@pytest.mark.parametrize("cooldown", [0, 5])
-def test_a_release_that_has_to_be_sent_twice_is_no_loss(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any, cooldown: int, lost: int
-) -> None:
-    """Where the connections broke after the nodes had done it, the second copy found nothing there."""
+@pytest.fixture
+def three_proxied(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any
+) -> Iterator[tuple[list[Proxy], Any]]:
+    """Three nodes behind proxies, which know the scripts (else each is sent once more), and a harness over them."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(node.port)) for node in own_nodes[:3]]
-        harness = mode(open_store(proxies))
+        open_store(proxies)
+        lock("other", expire=10).acquire().release()
+        yield proxies, mode(registry().store("default"))
 
-        async def case() -> None:
-            async with harness.inside(lock("other", expire=10)):
-                pass  # from now on the nodes know the script
-            async with harness.inside(lock("order:7", expire=10, hold_at_least=cooldown or None)):
-                for proxy in proxies[:lost]:
-                    proxy.lose_answer(to=NAME.encode())
-            assert [line.state for line in await harness.port.inspect([NAME])] == ["cooldown"] * bool(cooldown)
 
-        harness.run(case())
-        # The caller does not wait for a node that is not needed, nor for a slow one.
-        eventually(lambda: [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost), "the answers are lost")
+@pytest.mark.parametrize("lost", range(1, 4))
+@pytest.mark.parametrize("cooldown", [0, 5])
+def test_a_release_that_has_to_be_sent_twice_is_no_loss(three_proxied: Any, cooldown: int, lost: int) -> None:
+    """Where the connections broke after the nodes had done it, the second copy found nothing there."""
+    proxies, harness = three_proxied
+
+    async def case() -> None:
+        async with harness.inside(lock("order:7", expire=10, hold_at_least=cooldown or None)):
+            for proxy in proxies[:lost]:
+                proxy.lose_answer(to=NAME.encode())
+        assert [line.state for line in await harness.port.inspect([NAME])] == ["cooldown"] * bool(cooldown)
+
+    harness.run(case())
+    # The caller does not wait for a node that is not needed, nor for a slow one.
+    eventually(lambda: [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost), "the answers are lost")
 
 
 def test_a_lock_that_a_majority_gave_away_is_lost_whoever_was_asked_twice(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any
+    own_nodes: list[RedisServer], three_proxied: Any
 ) -> None:
     """One broken connection was taken for a doubt, and the block heard nothing."""
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(node.port)) for node in own_nodes[:3]]
-        harness = mode(open_store(proxies))
+    proxies, harness = three_proxied
 
-        async def case() -> None:
-            async with harness.inside(lock("other", expire=10)):
-                pass  # from now on the nodes know the script
-            with pytest.raises(LeaseLost):
-                async with harness.inside(lock("order:7", expire=10)):
-                    for node in own_nodes[:3]:
-                        with redis.Redis.from_url(node.url) as client:
-                            client.delete(NAME)
-                    proxies[0].lose_answer(to=NAME.encode())
+    async def case() -> None:
+        with pytest.raises(LeaseLost):
+            async with harness.inside(lock("order:7", expire=10)):
+                for node in own_nodes[:3]:
+                    with redis.Redis.from_url(node.url) as client:
+                        client.delete(NAME)
+                proxies[0].lose_answer(to=NAME.encode())
 
-        harness.run(case())
+    harness.run(case())
 
 
 @pytest.mark.parametrize("port", ["sync_port", "renewal_port"])
