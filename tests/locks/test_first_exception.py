@@ -135,12 +135,16 @@ def test_busy_stays_busy(injected: FaultInjector) -> None:
     assert caught.value.name == "disLock:b"
 
 
-def test_an_attachment_that_cannot_be_undone_says_why_it_failed(injected: FaultInjector) -> None:
+def test_an_attachment_that_cannot_be_undone_says_why_it_failed(
+    injected: FaultInjector, caplog: pytest.LogCaptureFixture
+) -> None:
     ticket = unrelated("c").detach()
     injected.lose("attach", "answer", "answer")
     injected.lose("cancel", "request", "request")
-    with pytest.raises(BackendUnavailable):
+    with caplog.at_level(logging.INFO, "distlock_web"), pytest.raises(BackendUnavailable):
         attach(ticket)
+    undone = "Lock disLock:c: a claim could not be cancelled, it ends within its lease: The test has lost a request."
+    assert undone in caplog.messages
 
 
 def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(
