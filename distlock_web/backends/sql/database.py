@@ -220,7 +220,7 @@ class Database:
     def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
         # committed. One that comes outside of the block leaves garbage, which keeps no place.
-        lent, usable, hangs = self._borrow(), False, False
+        lent, usable, hangs, hanging = self._borrow(), False, False, self._hanging
         transaction = Transaction(lent.connection, self, seconds)
         around = getattr(_this_thread, "depth", 0)
         try:
@@ -245,7 +245,9 @@ class Database:
         finally:
             _this_thread.depth = around  # before any call, after which an exception may come
             if hangs:
-                self._hanging.append(lent)
+                hanging.append(lent)
+                if hanging is not self._hanging:  # this was closed meanwhile
+                    _end(hanging)
             else:
                 lent.end(usable=usable)
             del lent  # an error that is kept has this frame, and would keep the place of a later user
@@ -269,8 +271,7 @@ class Database:
 
     def _give_up_hanging(self) -> None:
         hanging, self._hanging = self._hanging, []
-        for lent in hanging:
-            lent.end(usable=False)
+        _end(hanging)
 
     @contextmanager
     def open(self) -> Iterator[Any]:
@@ -366,6 +367,12 @@ class Database:
     def close(self) -> None:
         self._give_up_hanging()
         self.connections.drop()
+
+
+def _end(hanging: list[pool.Lent[Any]]) -> None:
+    with suppress(IndexError):  # two threads may do this
+        while True:
+            hanging.pop().end(usable=False)
 
 
 class _Undone(Exception):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
+from distlock_web.backends.sql.database import Transaction
 from distlock_web.backends.sql.pymysql_connection import _PyMySQLConnection
 from distlock_web.backends.sql.statement import execute
 from distlock_web.backends.sql.tables import key_of
@@ -153,6 +155,38 @@ def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_ha
     eventually(lambda: can_take("b"), "the standby is back", SOON)
     with suppress(DistLockError):  # it is lost by then, perhaps
         renewed.release()
+
+
+def test_a_commit_that_hangs_is_closed_with_its_store(
+    postgres_settings: dict[str, Any],
+    make_proxy: Callable[[int], Proxy],
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was kept for the next use, which never came: a process that ended its store had one connection left."""
+    proxy = make_proxy(make_url(postgres_settings["LOCATION"]).port or 0)
+    backend, asked, hanging, commit = (
+        default_store(postgres_settings, proxy, timeout=1.0),
+        Event(),
+        [],
+        Transaction.commit,
+    )
+
+    def hang(self: Transaction) -> None:
+        proxy.swallow()
+        hanging.append(self._connection)
+        asked.set()
+        commit(self)
+
+    [renewed] = hold(backend, 1)
+    monkeypatch.setattr(Transaction, "commit", hang)
+    renewing = beside(lambda: drive(backend.renewal_port().extend([renewed._replace(expire=2 * LONG)], 0.5)))
+    assert asked.wait(PATIENCE)
+    registry().close()
+    with pytest.raises(BackendUnavailable):
+        renewing.result(PATIENCE)
+    eventually(lambda: hanging[0].closed, "it is closed", SOON)
+    assert backend is not None, "nor is it garbage"
 
 
 # Others in the way ----------------------------------------------------------------------------------------------------
