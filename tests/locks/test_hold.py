@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, Token, drive, new_token, now
 from distlock_web.locks import events
 from distlock_web.locks.hold import Hold
-from distlock_web.locks.reentry.gate import ReentryGate, Turn
+from distlock_web.locks.reentry.gate import ReentryGate, Turn, gate_of
 from distlock_web.locks.scope import Scope, Spec
 from distlock_web.locks.watchdog import extend_holds
 
@@ -185,6 +186,22 @@ def test_its_events_say_how_long_it_was_held_and_for_how_long_it_is_renewed(hold
     assert 500 < told[0].expire <= 600
     assert told[1].expire == 60
     assert told[4].caller.function == "function"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda scope, _: scope.close(THREADS), lambda scope, hold: scope.without(hold, "ended")],
+    ids=["over", "without its lock"],
+)
+def test_a_gate_that_is_made_while_its_block_ends_lets_nobody_in(
+    hold: Hold, end: Callable[[Scope, Hold], object]
+) -> None:
+    """The hold is not released yet: a block would be inside of it alone, and soon without it."""
+    outer, block = (Scope(Spec(hold.store, ("a",), 60.0, None), THREADS) for _ in range(2))
+    end(outer, hold)
+    gate = gate_of(outer, hold)
+    assert hold.check()
+    assert gate.try_enter(Turn(gate, block)) == "closed"
 
 
 def test_who_waits_at_the_gate_waits_for_its_time(hold: Hold) -> None:

@@ -123,7 +123,7 @@ class ReentryGate:
             while self._inside is None and self._waiting:
                 first = self._waiting[0]
                 if first.parker is None or first.parker.unpark():
-                    break
+                    return
                 self._forget(first)
 
     def close(self) -> None:
