@@ -51,12 +51,13 @@ class Database:
 
 
 @contextmanager
-def new_database(kind: Kind, port: int, folder: Path) -> Iterator[Database]:
+def new_database(kind: Kind, port: int, folder: Path, having: str = "") -> Iterator[Database]:
+    """``having``: what CREATE DATABASE says of it."""
     name = f"test_{secrets.token_hex(4)}"
     if kind == "sqlite":
         yield Database(kind, str(folder / f"{name}.sqlite3"))
         return
-    _administer(kind, port, f"CREATE DATABASE {name}")
+    _administer(kind, port, f"CREATE DATABASE {name} {having}")
     try:
         yield Database(kind, name, port)
     finally:

@@ -116,8 +116,10 @@ class PostgreSQL(Dialect):
     def connect(self, *place: Any, **given: Any) -> Any:
         import psycopg
 
-        # No prepared statements: behind a pooler the next one may go to a server that knows them not.
-        return self.adopt(psycopg.connect(*place, **{"prepare_threshold": None, **given, "autocommit": True}))
+        # No prepared statements: behind a pooler the next one may go to a server that knows them not. And text comes as
+        # text, also of a database with the encoding SQL_ASCII: psycopg gives its as bytes.
+        usual = {"prepare_threshold": None, "client_encoding": "utf8"}
+        return self.adopt(psycopg.connect(*place, **{**usual, **given, "autocommit": True}))
 
     def adopt(self, connection: Any) -> Any:
         if not hasattr(connection, "pgconn"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from distlock_web import configure, lock
 from distlock_web.backends.sql.locked_row import purge
 from distlock_web.backends.sql.tables import from_ascii, key_of
 from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import drive, new_token
+from tests.support.databases import Kind, new_database
 from tests.support.stores.sql import somebody_elses
 from tests.support.waiting import eventually
 
@@ -55,6 +58,35 @@ def test_each_name_is_one_lock(backend: Any) -> None:
     assert sorted(line.name for line in drive(port.inspect())) == sorted(APART)
     assert [line.name for line in drive(port.inspect(["Name"]))] == ["Name"]
     assert {line.holder for line in drive(port.inspect())} == {"wer – \U0001f512"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "having"),
+    [
+        ("postgres", "ENCODING 'SQL_ASCII' TEMPLATE template0"),  # its text came as bytes
+        ("postgres", "ENCODING 'LATIN1' TEMPLATE template0"),
+        ("postgres", "ENCODING 'EUC_JP' TEMPLATE template0"),
+        ("mariadb", "CHARACTER SET ascii"),
+        ("mariadb", "CHARACTER SET latin1 COLLATE latin1_german2_ci"),
+        ("mariadb", "CHARACTER SET utf16"),
+    ],
+)
+def test_a_database_may_have_any_character_set(
+    kind: Kind, having: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server = request.getfixturevalue(f"{kind}_server")
+    with new_database(kind, server.port, tmp_path, having) as made:
+        registry = Registry({"default": {"LOCATION": made.sqlalchemy}})
+        port = registry.store("default").backend.sync_port()
+        first, second = (Claim("straße \U0001f512", new_token(), 60.0, "wer – 日本") for _ in range(2))
+        assert isinstance(drive(port.acquire(first, 0)), Granted)
+        answer = drive(port.acquire(second, 30.0))
+        assert isinstance(answer, Busy)
+        assert answer.holder == first.holder
+        assert [(line.name, line.holder) for line in drive(port.inspect())] == [(first.name, first.holder)]
+        assert drive(port.release(first)) is None
+        assert isinstance(drive(port.acquire(second, 30.0)), Granted), "it was handed over"
+        registry.close()
 
 
 def rows(database: Connection) -> set[str]:
