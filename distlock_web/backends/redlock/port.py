@@ -260,11 +260,13 @@ class RedlockPort(Port):
         unclear = [each for each in answered if each.repeated and LOSSES.get(each.reply) in ("expired", "taken")]
         done = sum(each.reply == 0 for each in answered)
         open_ = len(questions) - len(answered) + len(unclear)
-        if done >= quorum.needed or (done and not unclear and done + open_ >= quorum.needed):
+        may_be_done = done + open_ >= quorum.needed
+        # The nodes that did not answer release it later. But they do not keep it later.
+        if done >= quorum.needed or (done and may_be_done and not unclear and not cooldown):
             self._released.append(claim.token)
             return None
         quorum.answered(questions)
-        if unclear and done + open_ >= quorum.needed and claim.token not in self._released:
+        if (unclear or cooldown) and may_be_done and claim.token not in self._released:
             raise BackendUnavailable(f"The answers to the release of {claim.name!r} were lost.")
         loss = self._why(each.reply for each in answered)
         return None if claim.token in self._released and loss != "revoked" else loss

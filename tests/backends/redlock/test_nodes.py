@@ -107,13 +107,13 @@ def node_timeout(harness: Harness) -> float:
 async def held_everywhere(servers: list[RedisServer], harness: Harness) -> Lease:
     """A lease that also those nodes have given that were not waited for."""
     lease = await harness.acquire(lock("order:7", expire=30))
-
-    async def seen() -> bool:
-        await harness.port.inspect()  # a thread reads what is left with its next request
-        return len(left_on(servers)) == len(servers)
-
-    await harness.until(seen)
+    await harness.until(lambda: _all_have_it(servers, harness))
     return lease
+
+
+async def _all_have_it(servers: list[RedisServer], harness: Harness) -> bool:
+    await harness.port.inspect()  # a thread reads what is left with its next request
+    return len(left_on(servers)) == len(servers)
 
 
 def test_a_lease_that_a_majority_has_lost_is_lost(quorum: Quorum) -> None:
@@ -375,6 +375,40 @@ def test_a_release_that_has_to_be_sent_twice_is_no_loss(three_proxied: Any, cool
     harness.run(case())
     # The caller does not wait for a node that is not needed, nor for a slow one.
     eventually(lambda: [proxy.lost for proxy in proxies] == [1] * lost + [0] * (3 - lost), "the answers are lost")
+
+
+@pytest.mark.parametrize("cooldown", [0.0, 300.0])
+@pytest.mark.parametrize(("ended", "silent"), [(0, 3), (1, 2)])
+def test_a_lock_that_a_minority_kept_is_not_kept(quorum: Quorum, cooldown: float, ended: int, silent: int) -> None:
+    """The silent nodes may not have heard of it: a majority for the next caller as soon as the lease is over there.
+
+    A plain release is over then, whatever they have heard.
+    """
+    servers, harness = quorum
+    mine = claim(name=NAME, expire=300)
+
+    async def case() -> None:
+        assert isinstance(await harness.port.acquire(mine, 0), Granted)
+        await harness.until(lambda: _all_have_it(servers, harness))
+        for server in servers[:ended]:
+            _flush(server)
+        for server in servers[-silent:]:
+            server.pause()
+        try:
+            if cooldown:
+                with pytest.raises(BackendUnavailable):
+                    await harness.port.release(mine, cooldown)
+            else:
+                assert await harness.port.release(mine) is None
+        finally:
+            for server in servers[-silent:]:
+                server.resume()
+        if cooldown:
+            await harness.until(lambda: _all_vote(harness))
+            assert await harness.port.release(mine, cooldown) is None
+            assert [line.state for line in await harness.port.inspect([NAME])] == ["cooldown"]
+
+    harness.run(case())
 
 
 def test_a_lock_that_a_majority_gave_away_is_lost_whoever_was_asked_twice(
