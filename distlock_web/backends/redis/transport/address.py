@@ -33,6 +33,7 @@ from ....core.setting import (
     unchecked,
     unknown_name,
 )
+from .credentials import guarded
 
 if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
     raise ImportError("redis-py has to be 5.0.1 or newer", name="redis")
@@ -132,12 +133,16 @@ class RedisAddress:
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
         """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``timeout``."""
-        kwargs = dict(self.kwargs)
+        kwargs = guarded(self.kwargs)
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
                 kwargs[name] = min(kwargs[name], timeout)
         connection = self.connection_class(**kwargs, retry=Retry(NoBackoff(), 0))
-        connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:  # after its own errors alone redis-py closes it
+            connection.disconnect()  # type: ignore[no-untyped-call]
+            raise
         return connection
 
     async def aconnect(self) -> AsyncDriverConnection:
@@ -150,9 +155,13 @@ class RedisAddress:
                 f"{self.name}: redis-py {redis.__version__} has no {name} for asyncio. Leave it out, or take the locks "
                 f"in synchronous code."
             )
-        connection: AsyncDriverConnection = twin(**kwargs)
+        connection: AsyncDriverConnection = twin(**guarded(kwargs))
         connection.retry = aioredis.retry.Retry(NoBackoff(), 0)
-        await connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         return connection
 
 
