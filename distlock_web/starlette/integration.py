@@ -62,6 +62,11 @@ class StarletteIntegration(asgi.ASGIIntegration):
         body = None if self.is_stream(result, locked) else bytes(result.body)
         return Given(result.status_code, result.headers.items(), body)
 
+    def status_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> int | None:
+        said = super().status_of(result, args, kwargs, locked)
+        given = [each.status_code for each in kwargs.values() if isinstance(each, Response)]  # FastAPI's, to set it on
+        return said or next(filter(None, given), None) or getattr(route_of(self.request().scope), "status_code", None)
+
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
         if locked.until is not None and not isinstance(result, Response) and is_given(locked, Response):  # FastAPI's
             return not_kept(locked.name, "its headers are on the response that the endpoint was given")

@@ -85,6 +85,7 @@ class Request:
         self.headers = ASGIHeaders(scope)
         self.loop = asyncio.get_running_loop()
         self.replayed = False  #: its view has answered again
+        self.said: int | None = None  #: the status of what its view has returned, if the view has said one
         self.unrecorded: list[Unrecorded] = []  #: its view has been done once, and that is not recorded yet
         self.bodies: list[LockedAsyncBody[Any]] = []  #: sent under a lock
         self.locks: list[StreamLock] = []  #: of a response that the framework sends by itself
@@ -174,14 +175,17 @@ class Request:
 class Unrecorded:
     """What a view with ``once`` has done: its lock is held until its answer is known, and recorded."""
 
-    def __init__(self, lock: StreamLock, function: str, *, is_value: bool) -> None:
+    def __init__(self, lock: StreamLock, function: str, *, is_value: bool, approved: int | None) -> None:
+        """``approved``: the status that ``success=`` has taken for one of work that is done."""
         self._lock = lock
         self._function = function
         self._is_value = is_value
+        self._approved = approved
 
     async def record(self, status: int, headers: list[tuple[str, str]], body: bytes | None) -> None:
         """The answer, as it will be sent. ``LeaseLost`` if the lock is gone."""
-        if is_failure(status, Given(status, headers).location, is_for_others=True):
+        # Of another status than the view's nothing was known at its return: what comes after it has failed.
+        if status != self._approved and is_failure(status, Given(status, headers).location, is_for_others=True):
             self._lock.leave_no_record()
         else:
             kept = keep(self._function, status, headers, body)
@@ -419,8 +423,20 @@ class ASGIIntegration(WebIntegration):
             return None
         lock.lives_with(request)
         is_value = self.answer(result, request, locked) is None
-        request.unrecorded.append(Unrecorded(lock, locked.name, is_value=is_value))
+        approved = None if locked.success is None else request.said
+        request.unrecorded.append(Unrecorded(lock, locked.name, is_value=is_value, approved=approved))
         return Answer(result)
+
+    async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
+        request = running.get()
+        if request is not None and self._is_called(request, locked):
+            request.said = self.status_of(result, args, kwargs, locked)
+        return await super().answer_of(result, args, kwargs, locked)
+
+    def status_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> int | None:
+        """The status that a view has said, in what it returned or otherwise; None: that is left to the framework."""
+        given = self.answer(result, running.get(), locked)
+        return None if given is None else given.status
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:
         if locked.until is None and not self.is_stream(result, locked):

@@ -126,6 +126,26 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+@pytest.mark.parametrize("approved", [201, 402])
+@pytest.mark.parametrize(
+    ("function", "status"), [(lambda: _raise(HTTPException(409)), 409), (lambda: {1: object()}, 500)]
+)
+async def test_what_success_has_not_seen_is_none_of_its_own(
+    app: FastAPI, function: Any, status: int, approved: int
+) -> None:
+    """What the framework answers because the value could not be sent, or nothing was returned."""
+
+    @app.post("/pay", status_code=approved)
+    @once(key=KEY, keep="1h", success=lambda value: True)
+    async def pay() -> Any:
+        runs.append("run")
+        return function()
+
+    async with client_of(app) as client:
+        said = [(await client.post("/pay", headers=HEADERS)).status_code for _ in range(2)]
+    assert (said, len(runs)) == ([status, status], 2)
+
+
 async def test_an_answer_that_is_too_long_is_said_to_be_done(app: FastAPI) -> None:
     pay_endpoint(app, lambda: "x" * MAX_KEPT, status_code=201)
     async with client_of(app) as client:

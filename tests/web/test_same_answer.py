@@ -27,6 +27,8 @@ from xml.sax.saxutils import escape
 from zoneinfo import ZoneInfo
 
 import apiflask
+import fastapi
+import fastapi.responses
 import flask
 import flask_restful
 import flask_restful.fields
@@ -37,6 +39,9 @@ import marshmallow
 import msgpack  # type: ignore[import-untyped]
 import ninja
 import pytest
+import starlette.applications
+import starlette.responses
+import starlette.routing
 from django import http
 from django.contrib.contenttypes.models import ContentType
 from django.http import (
@@ -72,7 +77,9 @@ from werkzeug.test import Client as WsgiClient
 
 from distlock_web import distributed_lockable, escape_key, once
 from distlock_web.flask import DistLock
+from distlock_web.starlette import DistLock as StarletteDistLock
 from distlock_web.web.kept_answers import MAX_KEPT
+from tests.support.asgi_clients import client_of
 
 NOT_KEPT = b"This has been done. Its answer was not kept.\n"
 #: What an answer must not lose, if its view has said it. (The others are the second request's own.)
@@ -809,3 +816,134 @@ SCHEMAS: dict[str, Callable[[Any], Any]] = {
 def test_above_a_schema_it_keeps_what_the_schema_has_made(site: str) -> None:
     made = flask_site(site, schema=SCHEMAS[site])
     check(made, {"object": Row(VALUES["object"].make), "status": Row(lambda: (SimpleNamespace(paid=7), 202))})
+
+
+# Starlette and FastAPI ----------------------------------------------------------------------------------------------
+
+
+def made(body: Any = b"paid", status: int = 200, **headers: str) -> Callable[[], Any]:
+    said = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda: starlette.responses.Response(body, status, said)
+
+
+def bare_in_starlette() -> Any:
+    return starlette.responses.Response("paid", 201)  # which has no type
+
+
+def with_cookie_in_starlette() -> Any:
+    response = starlette.responses.PlainTextResponse("paid", headers={"Link": "</a>", "X-Debug": "1"})
+    response.set_cookie("session", "stolen")
+    return response
+
+
+async def steps() -> Any:
+    for each in "ab":
+        yield each
+
+
+ASGI_ANSWERS: dict[str, Row] = {
+    "text": Row(lambda: starlette.responses.PlainTextResponse("bezahlt für €", 201, {"Location": "/orders/7"})),
+    "page": Row(lambda: starlette.responses.HTMLResponse("<p>päid")),
+    "bytes": Row(made(b"%PDF\xff\x00", Content_Type="application/pdf", Content_Disposition="attachment")),
+    "JSON": Row(lambda: starlette.responses.JSONResponse({"paid": 7}, 201)),
+    "redirect": Row(lambda: starlette.responses.RedirectResponse("/thanks", 303)),
+    "to the login page": Row(lambda: starlette.responses.RedirectResponse("/login?next=/pay")),
+    "204": Row(made(b"", 204)),
+    "206": Row(made(b"ab", 206, Content_Range="bytes 0-1/9", Accept_Ranges="bytes")),
+    "304": Row(made(b"", 304, ETag='"x"'), kept=False),
+    "401": Row(made(b"", 401, WWW_Authenticate="Basic")),
+    "402": Row(lambda: starlette.responses.JSONResponse({"error": "declined"}, 402)),
+    "404": Row(made(b"no", 404)),
+    "500": Row(made(b"no", 500)),
+    "no type": Row(bare_in_starlette),
+    "cookie": Row(with_cookie_in_starlette),
+    "own policy": Row(made(PAGE.format("a"), Content_Type="text/html", Content_Security_Policy="'nonce-a'")),
+    "nonce": Row(made(PAGE.format("a"), Content_Type="text/html"), kept=False),
+    "X-Accel-Redirect": Row(made(b"", X_Accel_Redirect="/files/7.pdf", Content_Type="application/pdf")),
+    "large": Row(made(b"x" * (MAX_KEPT + 1), ETag='"x"', Cache_Control="public, max-age=60"), kept=False),
+    "large 402": Row(made(b"x" * (MAX_KEPT + 1), 402), kept=False),
+    "large 206": Row(made(b"x" * (MAX_KEPT + 1), 206, Content_Range="bytes 0-1/9"), kept=False),
+    "stream": Row(lambda: starlette.responses.StreamingResponse(steps(), 201), kept=False),
+    "refused stream": Row(lambda: starlette.responses.StreamingResponse(steps(), 402), kept=False),
+    "file": Row(lambda: starlette.responses.FileResponse(__file__, 201), kept=False),
+}  # fmt: skip
+
+
+def of_asgi(app: Any, views: Mapping[str, Any], add: Callable[[str, Any], None]) -> Send:
+    StarletteDistLock(app, {"default": {"BACKEND": "memory"}})
+    numbers = {name: number for number, name in enumerate(views)}
+    for name, view in views.items():
+        add(f"/{numbers[name]}", view)
+
+    async def asent(name: str, headers: Mapping[str, str]) -> Reply:
+        async with client_of(app) as client:
+            response = await client.post(f"/{numbers[name]}", headers=headers)
+            return reply(response.status_code, response.content, response.headers.multi_items())
+
+    return lambda name, headers: asyncio.run(asent(name, headers))
+
+
+def starlette_site(*, asynchronous: bool) -> Site:
+    def site(rows: Mapping[str, Row], guard: Guard) -> Send:
+        def view(row: Row) -> Any:
+            def pay(request: starlette.requests.Request) -> Any:
+                return row.make()
+
+            return coroutine(pay) if asynchronous else pay
+
+        app = starlette.applications.Starlette()
+        views = {name: guard(name)(view(row)) for name, row in rows.items()}
+        return of_asgi(app, views, lambda path, view: app.router.add_route(path, view, methods=["POST"]))
+
+    return site
+
+
+def fastapi_site(*, asynchronous: bool, injected: int | None = None, **route: Any) -> Site:
+    """``injected``: a status that is set on the response that the endpoint is given."""
+
+    def site(rows: Mapping[str, Row], guard: Guard) -> Send:
+        def view(row: Row) -> Any:
+            def pay() -> Any:
+                return row.make()
+
+            def pay_with(response: fastapi.Response) -> Any:
+                response.status_code = injected
+                response.headers["Link"] = "</a>"
+                return row.make()
+
+            async def apay() -> Any:
+                return row.make()
+
+            async def apay_with(response: fastapi.Response) -> Any:
+                return pay_with(response)
+
+            chosen = (pay, apay) if injected is None else (pay_with, apay_with)
+            given = chosen[asynchronous]
+            given.__annotations__ = {name: fastapi.Response for name in given.__annotations__ if name != "return"}
+            return given
+
+        app = fastapi.FastAPI()
+        views = {name: guard(name)(view(row)) for name, row in rows.items()}
+        return of_asgi(app, views, lambda path, view: app.post(path, **route)(view))
+
+    return site
+
+
+#: What FastAPI makes an answer of, whatever it is: the client's answer is kept there, not the value.
+OF_FASTAPI = {
+    **{name: VALUES[name] for name in ("dict", "list", "text", "empty", "none", "number", "false", "float", "large")},
+    **{name: VALUES[name]._replace(kept=True) for name in ("datetime", "uuid", "Decimal", "zone", "enum", "set")},
+}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_in_starlette(asynchronous: bool) -> None:
+    check(starlette_site(asynchronous=asynchronous), ASGI_ANSWERS)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_in_fastapi(asynchronous: bool) -> None:
+    """``success`` has the last word there, too: a declined payment that it takes for done is not tried again."""
+    check(fastapi_site(asynchronous=asynchronous), {**ASGI_ANSWERS, **OF_FASTAPI})
+    for said in ({"status_code": 402}, {"injected": 402}, {"injected": 402, "status_code": 201}):
+        check(fastapi_site(asynchronous=asynchronous, **said), OF_FASTAPI)
