@@ -117,7 +117,10 @@ def answer_once(
         return responses.refused(error, request)
     if made:
         return made[0]
-    return view() if kept == RUN_AGAIN else _again(kept, request)
+    if kept != RUN_AGAIN:
+        return _again(kept, request)
+    with _atomic_requests():
+        return view()
 
 
 @cache

@@ -213,6 +213,21 @@ def test_an_action_that_answers_with_a_file_gives_it_again_and_keeps_what_it_did
         assert [order.sent for order in Order.objects.all()] == [times]
 
 
+def test_an_action_that_fails_when_it_runs_again_is_rolled_back_as_at_first(clicks: Clicks, window: Window) -> None:
+    """The first time, the second time, and without the field of ``once``: each in the project's transaction."""
+    window.post(ADD, FORM)
+    window.open(LIST)
+    action = {"action": "export", "_selected_action": ["1"]}
+    is_atomic = connections.settings["default"]["ATOMIC_REQUESTS"]
+    for failures in (1, 3, 5):
+        clicks.begin(fails=1)
+        assert window.post(LIST, action).status_code == 500
+        assert [order.sent for order in Order.objects.all()] == [failures // 2 if is_atomic else failures]
+        if failures == 3:
+            window.field = {}
+        assert window.post(LIST, action).status_code == 200
+
+
 def test_what_is_too_long_to_be_kept_is_not_done_again(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     window.post(ADD, FORM)
     window.open(LIST)
