@@ -33,6 +33,7 @@ from .locked_views import (
     is_outermost,
     locked_views,
     locks_around,
+    locks_of_handler,
     locks_of_helpers,
     name_of,
     skips,
@@ -41,7 +42,7 @@ from .locked_views import (
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
 from .transactions import alias_of
-from .views import has_mixin, taken
+from .views import has_mixin, owned_by, taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
 
@@ -292,14 +293,14 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             continue
         around = _atomic_around(view, atomic)
         if not is_outermost(view, function):
-            around |= (atomic & taken(view)) - owned
+            around |= (atomic & taken(view)) - owned_by(locks_of_handler(view, function))
         if not around:
             continue
         remedy = _outermost(view, function)
         if owned & around:
             yield checks.Error(
                 f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-                hint=remedy.strip() or f"Put {function.decorator} outermost, above all other decorators.",
+                hint=remedy.strip() or f"Add functools.wraps to the decorators above {function.decorator}.",
                 id="distlock_web.E005",
             )
         elif function.once is not None and function.until != "commit":

@@ -43,11 +43,13 @@ def locks_around(view: Callback, function: LockedFunction) -> list[LockedFunctio
     """The locks above this one of the same view, the outermost first."""
     outer = locks_on(view)
     if function not in outer:
-        for place in _places(view):
-            if function in (marks := locks_on(place)):
-                outer += marks
-                break
+        outer += locks_of_handler(view, function)
     return outer[: outer.index(function)] if function in outer else outer
+
+
+def locks_of_handler(view: Callback, function: LockedFunction) -> list[LockedFunction]:
+    """All locks of the handler, or of another part of a view's class, that has this one; the outermost first."""
+    return next((marks for place in _places(view) if function in (marks := locks_on(place))), [])
 
 
 def hidden_locks(view: Callback) -> list[LockedFunction]:

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.http import HttpRequest
 
+from ..locks.call import LockedFunction, locks_on
 from .transactions import alias_of, in_test_case, savepoint_of_test_case
 
 
@@ -26,13 +27,13 @@ class UntilCommitMixin:
         own: set[str] = getattr(view, "_non_atomic_requests", set())
         actions = getattr(view, "actions", None) or {}  # REST framework: HTTP method → name of the action
         handlers = actions.values() or cls.http_method_names  # type: ignore[attr-defined]
-        taken = owned(getattr(cls, name, None) for name in handlers) - own
+        taken = _owned(getattr(cls, name, None) for name in handlers) - own
         view.distlock_taken = taken  # type: ignore[attr-defined]
         view._non_atomic_requests = own | taken  # type: ignore[attr-defined]
         return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        own = owned([getattr(self, (request.method or "").lower(), None)])
+        own = _owned([getattr(self, (request.method or "").lower(), None)])
         with ExitStack() as transactions:
             # Not the class but the view, as Django found it: where another decorator hid that, Django did not see it.
             for alias in taken(getattr(request.resolver_match, "func", None)):
@@ -58,8 +59,12 @@ def has_mixin(view: object) -> bool:
     return hasattr(view, "distlock_taken")
 
 
-def owned(handlers: Iterable[Any]) -> set[str]:
-    """The databases whose transactions these methods own."""
-    locked = [getattr(handler, "__distlock__", None) for handler in handlers]
-    names = {alias_of(each.database) for each in locked if each is not None and each.until == "commit"}
+def owned_by(locks: Iterable[LockedFunction]) -> set[str]:
+    """The databases whose transactions these locks own."""
+    names = {alias_of(each.database) for each in locks if each.until == "commit"}
     return {name for name in names if name is not None}
+
+
+def _owned(handlers: Iterable[Any]) -> set[str]:
+    """Those of handlers: the lock that owns it may be below another one."""
+    return owned_by(lock for handler in handlers for lock in locks_on(handler))

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from distlock_web import distributed_lockable
+from distlock_web import distributed_lockable, once
 from distlock_web.django.views import UntilCommitMixin
 
 Get = Callable[..., Any]
@@ -67,6 +67,33 @@ def test_the_lock_outlives_the_commit(
     assert history == ["acquire", "BEGIN", "extend", "COMMIT", "release"]
     assert Group.objects.exists()
     assert checked(view) == []
+
+
+LOCK = distributed_lockable(key="stock")
+#: What has ``until="commit"`` and stands below a lock, as a lock and ``once`` on one view do.
+INNER = {
+    "lock": distributed_lockable(key="order", until="commit"),
+    "once": once(key="order", keep=60, until="commit"),
+}
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("base", [ViewSet, APIView, View])
+def test_below_another_lock_the_handler_owns_its_transaction_all_the_same(
+    history: list[str], atomic_requests: bool, get: Get, checked: Checked, base: Any, inner: str
+) -> None:
+    """The mixin looked at the outermost decorator alone: the inner one was refused at each call."""
+
+    def handle(self: object, request: Any) -> Any:
+        made = write(request)
+        return HttpResponse(made.data) if base is View else made
+
+    handlers = {"list" if base is ViewSet else "get": LOCK(INNER[inner](handle))}
+    made: Any = type("Stacked", (UntilCommitMixin, base), handlers)
+    view = made.as_view({"get": "list"}) if base is ViewSet else made.as_view()
+    assert checked(view) == []
+    assert get(view).status_code == 200
+    assert history == ["acquire", "acquire", "BEGIN", "extend", "COMMIT", "release", "release"]
 
 
 @pytest.mark.usefixtures("memory")

@@ -907,7 +907,7 @@ def fastapi_site(*, asynchronous: bool, injected: int | None = None, **route: An
                 return row.make()
 
             def pay_with(response: fastapi.Response) -> Any:
-                response.status_code = injected
+                response.status_code = injected or 200
                 response.headers["Link"] = "</a>"
                 return row.make()
 
