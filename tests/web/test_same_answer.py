@@ -875,12 +875,12 @@ def of_asgi(app: Any, views: Mapping[str, Any], add: Callable[[str, Any], None])
     for name, view in views.items():
         add(f"/{numbers[name]}", view)
 
-    async def asent(name: str, headers: Mapping[str, str]) -> Reply:
+    async def asked_for(name: str, headers: Mapping[str, str]) -> Reply:
         async with client_of(app) as client:
             response = await client.post(f"/{numbers[name]}", headers=headers)
             return reply(response.status_code, response.content, response.headers.multi_items())
 
-    return lambda name, headers: asyncio.run(asent(name, headers))
+    return lambda name, headers: asyncio.run(asked_for(name, headers))
 
 
 def starlette_site(*, asynchronous: bool) -> Site:
