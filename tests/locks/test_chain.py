@@ -8,15 +8,18 @@ import gc
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, current_lease, lock
+from distlock_web.core.process import Process
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.lock import Lock
 from distlock_web.locks.reentry import chain
 from distlock_web.locks.reentry.gate import Turn, gate_of
+from distlock_web.locks.scope import Scope
 from tests.support.interruptions import at_moment
 from tests.support.revoking import revoke
 from tests.support.waiting import LONG, SOON, eventually
@@ -31,6 +34,7 @@ def test_scopes_are_left_in_any_order(order: int) -> None:
         lease.release()
         others = [other for other in leases if other.state == "held"]
         assert current_lease() == (others[-1] if others else None)
+        assert (chain.current_chain() is None) is (not others)
         assert lock(lease.name, prefix="").acquire().depth == 1, "it is held no more, so this is no re-entry"
     assert current_lease() is None
 
@@ -44,6 +48,35 @@ def test_leases_that_nobody_has_any_more_do_not_gather_in_the_chain() -> None:
         assert found is not None
         assert found[2] < 200
         assert current_lease() == around
+
+
+def test_a_lease_that_nobody_has_any_more_is_in_no_longer_chain() -> None:
+    with lock("around"):
+        lock("a").acquire()
+        lease = lock("b").acquire()
+        found = chain.current_chain()
+        assert found is not None
+        assert found[2] == 2
+        assert current_lease() == lease
+
+
+def test_the_chain_is_as_long_as_it_says_and_is_seldom_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each lock that is taken it would cost as much as all that are held."""
+    gone_through, without = list[chain.Chain](), chain._without
+
+    def noted(found: chain.Chain, left: Scope | None) -> chain.Chain:
+        gone_through.append(found)
+        return without(found, left)
+
+    monkeypatch.setattr(chain, "_without", noted)
+    leases, lengths = list[Lease](), list[int]()
+    for number in range(130):
+        leases.append(lock(f"key:{number}").acquire())
+        found = chain.current_chain()
+        assert found is not None
+        lengths.append(found[2])
+    assert lengths == [*range(1, 131)]
+    assert [found and found[2] for found in gone_through] == [63, 127]
 
 
 def test_a_block_that_was_given_back_by_hand_does_not_end_the_one_around_it() -> None:
@@ -83,21 +116,81 @@ def revoked(lease: Lease) -> None:
         lease.extend()
 
 
+@contextmanager
+def in_a_stack(shared: Lock) -> Iterator[Lease]:
+    with ExitStack() as stack:
+        yield stack.enter_context(shared)
+
+
+@pytest.mark.parametrize("state", ["held", "unsure"])
+@pytest.mark.parametrize("running_in", [lambda shared: shared, in_a_stack], ids=["in a block", "in a stack"])
 @pytest.mark.parametrize("held", [held_by_a_generator, held_in_a_stack])
 def test_a_generator_that_is_closed_in_somebodys_block_does_not_end_that(
     held: Callable[[Lock, list[Lease]], Iterator[None]],
+    running_in: Callable[[Lock], AbstractContextManager[Lease]],
+    state: str,
 ) -> None:
     """As garbage it is closed wherever that is collected. The running block's lock was released, and others got it."""
     shared, seen = lock("a", expire=60), list[Lease]()
     steps = held(shared, seen)
     contextvars.Context().run(next, steps)
     revoked(seen[0])
-    with shared as running:
+    with running_in(shared) as running:
+        if state == "unsure":
+            scope_of(running).holds[0].mark_unsure()
         steps.close()  # type: ignore[attr-defined]
-        assert running.state == "held"
+        assert running.state == state
         assert current_lease() == running
         assert contextvars.Context().run(lock("a").try_acquire) is None
     assert running.state == "released"
+
+
+def with_a_lease_by_hand(shared: Lock, seen: list[Lease]) -> Iterator[None]:
+    with shared as lease:
+        seen.extend((lease, lock("b").acquire()))
+        yield
+
+
+@pytest.mark.parametrize("end", [list, lambda steps: steps.close()], ids=["to its end", "closed"])
+@pytest.mark.parametrize("held", [held_by_a_generator, with_a_lease_by_hand])
+def test_a_block_that_ends_where_it_began_is_found_without_a_look_at_those_of_all_threads(
+    held: Callable[[Lock, list[Lease]], Iterator[None]],
+    end: Callable[[Iterator[None]], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chain, "_find_elsewhere", lambda *_: pytest.fail("all are looked at"))
+    seen = list[Lease]()
+    steps = held(lock("a"), seen)
+    next(steps)
+    end(steps)
+    assert seen[0].state == "released"
+
+
+def test_nor_is_it_for_a_block_of_a_call_or_of_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "_find_elsewhere", lambda *_: pytest.fail("all are looked at"))
+    shared = lock("a")
+    with shared as outer, in_a_stack(shared) as inner:
+        assert outer.depth == 2
+    assert (outer.state, inner.state) == ("released", "released")
+
+
+async def test_a_block_that_an_own_class_begins_in_one_coroutine_and_ends_in_another() -> None:
+    """The innermost one of this call chain ends, of several on one lock object."""
+    shared, states = lock("a"), list[str]()
+
+    class Own:
+        async def __aenter__(self) -> Lease:
+            return await shared.__aenter__()
+
+        async def __aexit__(self, *raised: Any) -> None:
+            await shared.__aexit__(*raised)
+
+    async with Own() as outer:
+        async with Own() as inner:
+            by_hand = await lock("b").aacquire()
+        states += [outer.state, inner.state, by_hand.state]
+    assert [*states, outer.state] == ["held", "released", "held", "released"]
+    await by_hand.arelease()
 
 
 def test_a_block_that_a_call_has_entered_is_not_known_by_the_frame_of_that() -> None:
@@ -340,8 +433,14 @@ def test_a_block_that_is_a_call_may_end_in_another_context() -> None:
 
 
 def test_a_block_that_has_not_begun_does_not_end() -> None:
-    with pytest.raises(ConfigurationError, match="has not begun, or has ended before"):
+    with pytest.raises(ConfigurationError) as caught:
         lock("a").__exit__(None, None, None)
+    assert str(caught.value) == "A block on this lock object ends, but it has not begun, or has ended before."
+
+
+def test_in_a_fork_a_block_of_its_parent_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Process, "generation", Process.generation + 1)
+    lock("a").__exit__(None, None, None)
 
 
 def test_a_scope_that_goes_on_elsewhere_is_left_from_below_another() -> None:

@@ -112,7 +112,7 @@ def place_of(frame: FrameType) -> FrameType | str:
     return frame if frame.f_code.co_flags & STANDS_STILL else CALLED
 
 
-def find_block(opener: object, frame: FrameType, closed: bool = False) -> Scope | None:
+def find_block(opener: object, frame: FrameType, closed: bool) -> Scope | None:
     """The scope whose ``with`` block on this object ends here. None: it began in the process that forked this one.
 
     Several threads, tasks and generators may use one lock object: it is the innermost block of this call chain that
