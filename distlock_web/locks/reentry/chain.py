@@ -68,13 +68,11 @@ def enter(scope: Scope) -> None:
     chain = _chain.get()
     if chain is not None:
         chain = _current(chain)
-    length = 1 if chain is None else chain[2] + 1
-    if length >= _COMPACT_FROM and length & (length - 1) == 0:
+    if chain is not None and chain[2] >= _COMPACT_FROM and chain[2].bit_count() == 1:
         chain = _without(chain, None)
-        length = 1 if chain is None else chain[2] + 1
     if scope.opener is not None:
         _blocks[scope] = None
-    _chain.set((scope.entry or weakref.ref(scope), chain, length))
+    _chain.set((scope.entry or weakref.ref(scope), chain, 1 if chain is None else chain[2] + 1))
 
 
 def leave(scope: Scope) -> None:
@@ -92,7 +90,7 @@ def leave(scope: Scope) -> None:
         chain = chain[1]
     elif scope.alive:
         chain = _without(chain, scope)
-    _chain.set(chain if chain is None else _current(chain))
+    _chain.set(chain and _current(chain))
 
 
 def is_inside(scope: Scope) -> bool:
