@@ -114,14 +114,24 @@ def fenced_flush(session: AnySession) -> None:
 
 @contextmanager
 def refusing_stale() -> Iterator[None]:
-    """A flush that finds another fence than the object's says so in our words."""
+    """A flush that finds another fence than the object's says so in our words. A project's own versions are its own."""
     try:
         yield
     except StaleDataError as error:
+        if not any(f"'{table}'" in str(error) for table in _fenced_tables(Fenced)):
+            raise
         raise StaleFence(
             f"A newer holder has stamped a row since it was read here with fenced_get, or its stamp was rolled back. "
             f"({error})"
         ) from error
+
+
+def _fenced_tables(entity: type[Fenced]) -> Iterator[str]:
+    mapper = inspect(entity, raiseerr=False)
+    if mapper is not None:
+        yield from (table.description for table in mapper.tables)
+    for each in entity.__subclasses__():
+        yield from _fenced_tables(each)
 
 
 def _mapped(entity: type[Fenced]) -> tuple[Mapper[Any], Table]:

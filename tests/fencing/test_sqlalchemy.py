@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import ForeignKey, String, create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
 from distlock_web import ConfigurationError, Lease, StaleFence, configure, current_lease, distributed_lockable, lock
 from distlock_web.sqlalchemy import Fenced, fenced_flush, fenced_get, fenced_update
@@ -49,6 +50,16 @@ class Pair(Fenced, Base):
     left: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     right: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     count: Mapped[int] = mapped_column(default=0)
+
+
+class Page(Base):
+    """With a version of its own."""
+
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    words: Mapped[str] = mapped_column(String(20), default="")
+    version: Mapped[int] = mapped_column(default=1)
+    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012
 
 
 class Hiding(Fenced, Base):
@@ -428,6 +439,39 @@ def test_under_until_commit_a_late_flush_is_a_stale_fence(
         sell(newer=True)
     session.remove()
     assert look().count == 9
+
+
+@pytest.mark.parametrize("fenced", [False, True], ids=["alone", "beside a row with a fence"])
+@pytest.mark.parametrize("change", [lambda page: setattr(page, "words", "ours"), None], ids=["update", "delete"])
+def test_a_version_of_the_projects_own_is_no_fence(
+    a: Session, fenced: bool, change: Callable[[Page], None] | None
+) -> None:
+    """It was told as a newer holder's stamp, of a row that never had one."""
+    configure({"default": {"BACKEND": "memory"}})
+    a.add(Page(id=1))
+    a.commit()
+
+    @distributed_lockable(key="stock", until="commit", database=a)
+    def edit() -> None:
+        lease = current_lease()
+        assert lease is not None
+        if fenced:
+            found = fenced_get(a, Stock, 1, lease)
+            assert found is not None
+            found.count -= 1
+            fenced_flush(a)
+        page = a.get_one(Page, 1)
+        a.execute(text("UPDATE pages SET version = 7"))  # as somebody else does
+        change(page) if change else a.delete(page)
+
+    with pytest.raises(StaleDataError):
+        edit()
+    page = a.get_one(Page, 1)
+    a.execute(text("UPDATE pages SET version = 8"))
+    change(page) if change else a.delete(page)
+    with pytest.raises(StaleDataError):
+        fenced_flush(a)
+    a.rollback()
 
 
 def test_a_transfer_between_two_rows(a: Session, b: Session) -> None:
