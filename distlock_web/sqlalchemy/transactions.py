@@ -66,7 +66,9 @@ class SessionTransactions:
             session.info[_OWNER] = function_name
             with refusing_stale():
                 result = call()
-                session.commit()
+                _refuse_other(function_name, session, database)
+                if session.autobegin or session.in_transaction():  # else the function has begun and committed all of it
+                    session.commit()
                 return result
         except BaseException:
             session.rollback()
@@ -145,6 +147,21 @@ def _end_reads(function_name: str, session: Session) -> None:
             f"call, with session.commit() or session.rollback()."
         )
     session.rollback()
+
+
+def _refuse_other(function_name: str, session: Session, database: Any) -> None:
+    """What the function did on another session of the same name would be lost: only ours is committed."""
+    if not isinstance(database, scoped_session) or not database.registry.has():
+        return
+    other = database.registry()
+    if other is session or not other.in_transaction() or may_be_ended(other):
+        return
+    other.rollback()
+    raise ConfigurationError(
+        f'{function_name}: until="commit" commits the session that there was before the call, but the function has '
+        f"ended with another one, and its changes there were rolled back. Leave out session.remove(), and an app "
+        f"context of its own, before the end of the function."
+    )
 
 
 def _session(database: Any) -> Session:

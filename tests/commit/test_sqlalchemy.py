@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -236,6 +237,138 @@ def test_the_session_is_left_as_it_was(session: scoped_session[Session], history
     session.add(Order())
     session.commit()
     assert "extend" not in history
+
+
+def remove(session: scoped_session[Session]) -> None:
+    session.remove()
+
+
+def another_scope(session: scoped_session[Session]) -> None:
+    """As another app context of Flask is one, pushed and not popped."""
+    session.registry.set(session.session_factory())
+
+
+LEAVES: dict[str, Callable[[scoped_session[Session]], None]] = {
+    "it is removed": remove,
+    "it is committed, and removed": lambda session: (session.commit(), session.remove()),  # type: ignore[dict-item]
+    "another takes its place": another_scope,
+}
+WORK: dict[str, Callable[[scoped_session[Session]], object]] = {
+    "an object": lambda session: session.add(Order()),
+    "a flush": lambda session: (session.add(Order()), session.flush()),
+    "text": lambda session: session.execute(text("INSERT INTO orders (state) VALUES ('new')")),
+}
+NO_WORK: dict[str, Callable[[scoped_session[Session]], object]] = {
+    "nothing": lambda session: None,
+    "a look": lambda session: session.get(Order, 1),
+    "work that is committed": lambda session: (session.add(Order()), session.commit()),
+    "work that is rolled back": lambda session: (session.add(Order()), session.rollback()),
+}
+Decorator = Callable[..., Any]
+
+
+@pytest.mark.parametrize("decorator", [distributed_lockable, partial(once, keep=60)], ids=["lock", "once"])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("leave", LEAVES.values(), ids=LEAVES)
+def test_work_on_another_session_is_not_lost_in_silence(
+    session: scoped_session[Session],
+    count: Callable[[], int],
+    leave: Callable[[scoped_session[Session]], None],
+    work: Callable[[scoped_session[Session]], object],
+    decorator: Decorator,
+) -> None:
+    """The old one was committed, and was empty: who called had his result, and once its record."""
+    ran: list[int] = []
+
+    @decorator(key="order", until="commit", database=session)
+    def pay() -> str:
+        ran.append(1)
+        if decorator is distributed_lockable or leave is not LEAVES["it is committed, and removed"]:
+            leave(session)
+        else:
+            session.remove()  # under once nothing may be committed
+        work(session)
+        return "paid"
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"pay: .* with another one.*Leave out session\.remove\(\)"):
+            pay()
+        assert not session().in_transaction()
+    assert (len(ran), count()) == (2, 0)
+
+
+@pytest.mark.parametrize("work", NO_WORK.values(), ids=NO_WORK)
+@pytest.mark.parametrize("leave", LEAVES.values(), ids=LEAVES)
+def test_another_session_without_open_work_is_harmless(
+    session: scoped_session[Session],
+    leave: Callable[[scoped_session[Session]], None],
+    work: Callable[[scoped_session[Session]], object],
+) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> str:
+        leave(session)
+        work(session)
+        return "paid"
+
+    assert pay() == "paid"
+
+
+# A session that begins nothing by itself -----------------------------------------------------------------------------
+
+
+def begins_and_commits(session: Session) -> None:
+    with session.begin():
+        session.add(Order())
+
+
+def begins(session: Session) -> None:
+    session.begin()
+    session.add(Order())
+
+
+@pytest.mark.parametrize(
+    ("work", "orders", "extended"),
+    [
+        (begins_and_commits, 1, 1),  # its work was committed, and its caller had an error
+        (begins, 1, 1),
+        (lambda session: (begins_and_commits(session), begins_and_commits(session)), 2, 2),
+        (lambda session: (begins_and_commits(session), begins(session)), 2, 2),
+        (lambda session: None, 0, 0),
+    ],
+    ids=["a block", "begun", "two blocks", "a block, then begun", "nothing"],
+)
+def test_a_session_without_autobegin(
+    sessions: sessionmaker[Session],
+    session: scoped_session[Session],
+    history: list[str],
+    count: Callable[[], int],
+    work: Callable[[Session], object],
+    orders: int,
+    extended: int,
+) -> None:
+    with sessions(autobegin=False) as explicit:
+        assert distributed_lockable(key="order", until="commit", database=explicit)(lambda: work(explicit) or "paid")()
+        assert not explicit.in_transaction()
+    assert history == ["acquire", *["BEGIN", "INSERT", "extend", "COMMIT"] * extended, "release"]
+    assert count() == orders
+
+
+@pytest.mark.parametrize(("work", "orders"), [(begins, 1), (lambda session: None, 0)], ids=["begun", "nothing"])
+def test_once_over_a_session_without_autobegin(
+    sessions: sessionmaker[Session], count: Callable[[], int], work: Callable[[Session], object], orders: int
+) -> None:
+    ran: list[int] = []
+
+    with sessions(autobegin=False) as explicit:
+
+        @once(key="order", keep=60, until="commit", database=explicit)
+        def pay() -> str:
+            ran.append(1)
+            work(explicit)
+            return "paid"
+
+        assert [pay(), pay()] == ["paid", None]
+    assert (len(ran), count()) == (1, orders)
 
 
 # Flask-SQLAlchemy ----------------------------------------------------------------------------------------------------
