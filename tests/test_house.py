@@ -417,6 +417,12 @@ def test_the_description_on_a_package_index_leads_back_here() -> None:
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
+@pytest.mark.parametrize("script", sorted(PACKAGE.rglob("*.lua")), ids=lambda path: path.name)
+def test_a_script_stands_on_one_screen(script: Path) -> None:
+    """What is longer has two subjects: the second one gets a file, which the first includes."""
+    assert len(script.read_text("utf-8").splitlines()) <= 120
+
+
 def test_every_script_is_where_the_package_is() -> None:
     """A wheel without its scripts installs well, and fails at the first lock."""
     scripts = {path.name for path in PACKAGE.rglob("*.lua")}

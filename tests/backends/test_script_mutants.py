@@ -26,8 +26,9 @@ def run_case(name: str, settings: dict[str, Any]) -> None:
     registry = configure({"default": settings})
     try:
         test = getattr(Listed(), name)
-        shapes = {"inside": SHARED, "comes": 9} if "inside" in signature(test).parameters else {}
-        test(harness=HARNESSES["threads"](registry.store("default")), **shapes)
+        shapes = {"inside": SHARED, "comes": 9, "limit": 2}
+        wanted = shapes.keys() & signature(test).parameters.keys()
+        test(harness=HARNESSES["threads"](registry.store("default")), **{name: shapes[name] for name in wanted})
     finally:
         registry.close()
 

@@ -94,6 +94,28 @@ class Listed(StoreContract):
         assert [line.holder for line in await port.inspect([NAME])] == ["the next"]
 
     @case
+    async def whoever_is_not_heard_is_told_so(self, harness: Harness) -> None:
+        port: Any = harness.port
+        await port.acquire(claim(), 0)
+        await port.acquire(claim(new_token(harness.store.ident)), 60)
+        answers = [
+            await port._ask(claim(new_token(ident)), True, join=True) for ident in (harness.store.ident, "d" * 16)
+        ]
+        assert [answer.unheard for answer in answers] == [False, True]
+
+    @case
+    async def one_of_two_that_wait_leaves(self, harness: Harness) -> None:
+        """Of the same process: the other one has the lock."""
+        port = harness.port
+        holder, leaving, staying = claim(), *(claim(new_token(harness.store.ident)) for _ in range(2))
+        await port.acquire(holder, 0)
+        for one in (leaving, staying._replace(holder="who stays")):
+            await port.acquire(one, 60)
+        await port.cancel(leaving)
+        await port.release(holder)
+        assert [line.holder for line in await port.inspect([NAME])] == ["who stays"]
+
+    @case
     async def one_of_many_leaves(self, harness: Harness) -> None:
         """Its place is handed on; who was late, or was released by force, is told so."""
         port, limit = harness.port, 40
@@ -272,7 +294,7 @@ REDIS: dict[str, ScriptMutant] = {
         "_ending", "return share.state == 'revoked' and 3 or 0", "return 0", "one_of_many_leaves"
     ),
     "who has died is handed the lock": ScriptMutant(
-        "_queue", "channel(process))[2] > 0", "channel(process))[2] >= 0", "who_has_died_is_passed_over"
+        "_news", "channel(process))[2] > 0", "channel(process))[2] >= 0", "who_has_died_is_passed_over"
     ),
     "a lock in cooldown is shown as held": ScriptMutant(
         "_ending",
@@ -290,7 +312,7 @@ REDIS: dict[str, ScriptMutant] = {
         "_join", "seen = call('ZCARD', line),", "seen = 0,", "a_full_queue"
     ),
     "whoever asks again is told another fence": ScriptMutant(
-        "acquire", "return {lock.fence, now}", "return {lock.fence + 1, now}", "test_take_twice_is_one_lock"
+        "_enter", "return {lock.fence, now}", "return {lock.fence + 1, now}", "test_take_twice_is_one_lock"
     ),
     "one more waits than max_waiters says": ScriptMutant(
         "_join", "return count >= most", "return count > most", "a_full_queue"
@@ -302,7 +324,7 @@ REDIS: dict[str, ScriptMutant] = {
         "test_inspect_shows_who_holds_what_and_since_when",
     ),
     "readers and others with a limit are together": ScriptMutant(
-        "_sharing",
+        "_admission",
         "(one >= SHARED) == (other >= SHARED) and math.min(one, other) or 1",
         "math.min(one, other)",
         "test_readers_and_those_with_a_limit_exclude_each_other",
@@ -330,6 +352,75 @@ REDIS: dict[str, ScriptMutant] = {
         "if place and not (first and tonumber(at) <= tonumber(place)) then",
         "if place then",
         "a_reader_finds_who_has_died",
+    ),
+    "a release looks for nobody": ScriptMutant(
+        "_queue",
+        "    lock.state = 'contended'\n    call('SET', N, text(lock), 'KEEPTTL')\n",
+        "",
+        "who_has_died_is_passed_over",
+    ),
+    "who leaves the queue stands in it still": ScriptMutant(
+        "_queue",
+        "if call('ZREM', QUEUE .. ':' .. process, entry) == 1 and",
+        "if entry ~= nil and",
+        "test_cancel_twice_leaves_the_queue_or_gives_back",
+    ),
+    "with one that leaves the queue all of its process leave": ScriptMutant(
+        "_queue", "== 1 and not set_place(process) then", "== 1 then", "one_of_two_that_wait_leaves"
+    ),
+    "whoever is not heard is told that it is": ScriptMutant(
+        "_news", "found[process] = counts[2 * i] > 0", "found[process] = true", "whoever_is_not_heard_is_told_so"
+    ),
+    "all processes are told as one": ScriptMutant(
+        "_news",
+        "return 'distlock:wake:' .. process .. node",
+        "return 'distlock:wake:' .. node",
+        "who_has_died_is_passed_over",
+    ),
+    "a lease that was handed over is listed as ended": ScriptMutant(
+        "_index",
+        "local ends = format('%d', now + ms * 1000)",
+        "local ends = format('%d', now)",
+        "test_each_holder_has_a_line_and_one_can_be_released_by_force",
+    ),
+    "what has to be removed stays": ScriptMutant(
+        "_index", "    return call(...)\n", "    return\n", "places_are_shown"
+    ),
+    "a place that was released by force counts": ScriptMutant(
+        "_sharing",
+        "share.state ~= 'released' and share.state ~= 'revoked'",
+        "share.state ~= 'released'",
+        "test_each_holder_has_a_line_and_one_can_be_released_by_force",
+    ),
+    "of several limits the largest counts": ScriptMutant(
+        "_sharing",
+        "math.min(lock.limit, limit_of(token))",
+        "math.max(lock.limit, limit_of(token))",
+        "test_of_several_limits_the_smallest_counts",
+    ),
+    "behind one that has died nobody is handed the lock": ScriptMutant(
+        "_hand_over",
+        "    if not more then\n      return lock\n    end\n",
+        "    do return lock end\n",
+        "who_has_died_is_passed_over",
+    ),
+    "of what is done nothing is told": ScriptMutant(
+        "_enter",
+        "return taken(lock, math.max(call('PTTL', N), 1), lock.record)",
+        "return taken(lock, math.max(call('PTTL', N), 1))",
+        "test_who_asks_is_told_what_is_done_and_nobody_changes_it",
+    ),
+    "one of several takes the lock for itself": ScriptMutant(
+        "acquire", " and not string.find(token, '/', 1, true)", "", "places_are_shown"
+    ),
+    "nobody knows who has a free lock": ScriptMutant(
+        "acquire", "' - ' .. holder, 'NX'", "' - ', 'NX'", "test_inspect_shows_who_holds_what_and_since_when"
+    ),
+    "whoever was released by force is told that it was in time": ScriptMutant(
+        "_state",
+        "return holds(lock) and 0 or lock.state == 'revoked' and 3 or 1",
+        "return 0",
+        "test_revoke_frees_the_holder_of_this_fence_only",
     ),
     "a token that was released by force is not told": ScriptMutant(
         "_state",

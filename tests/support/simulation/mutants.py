@@ -73,12 +73,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-4",
-        f"{_SCRIPTS}/_state.lua",
+        f"{_SCRIPTS}/_index.lua",
         "math.max(now, floor + 1)",
         "now",
     ),
     "a waiter that is handed the lock stays in the queue": Mutant(
-        "redis-3", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
+        "redis-3", f"{_SCRIPTS}/_hand_over.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
     ),
     "a grant is counted from when it was read": Mutant(
         "redis-19",
@@ -150,11 +150,11 @@ MUTANTS: dict[str, Mutant] = {
         "lock.holder .. '\\n' .. string.gsub(record, 'result\": %d+', 'result\": 7')",
     ),
     "one more has the lock than its limit lets": Mutant(
-        "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < at_once(", "lock.count <= at_once("
+        "redis-shared-0", f"{_SCRIPTS}/_admission.lua", "lock.count < at_once(", "lock.count <= at_once("
     ),
     "a reader that comes later passes a writer that waits": Mutant(
         "redis-shared-2",
-        f"{_SCRIPTS}/acquire.lua",
+        f"{_SCRIPTS}/_enter.lua",
         "if not others and admits(lock, token) then",
         "if admits(lock, token) then",
     ),
@@ -171,7 +171,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-shared-50", f"{_SCRIPTS}/_many.lua", "end_of(some[i + 1]) >= till", "end_of(some[i + 1]) >= 0"
     ),
     "readers enter one by one": Mutant(
-        "redis-shared-57", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
+        "redis-shared-57", f"{_SCRIPTS}/_hand_over.lua", "if not together then", "if true then"
     ),
     "the limit of those that have the lock does not count": Mutant(
         "memory-shared-0",
@@ -195,7 +195,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-0", f"{_SCRIPTS}/cancel.lua", "lock and lock.token == token and (", "lock and ("
     ),
     "the limit of those that have the lock does not count in Redis": Mutant(
-        "redis-shared-1", f"{_SCRIPTS}/_sharing.lua", "and math.min(one, other) or 1", "and math.max(one, other) or 1"
+        "redis-shared-1", f"{_SCRIPTS}/_admission.lua", "and math.min(one, other) or 1", "and math.max(one, other) or 1"
     ),
     "a lease in hand is entered by another acquire": Mutant(
         "memory-nested-0",

@@ -1,4 +1,4 @@
--- include: _queue
+-- include: _hand_over
 
 -- How a lock is given back, or taken from its owner: by release, finish, cancel and revoke.
 

@@ -16,7 +16,7 @@
 -- several who had it together each, with a comma between them.
 --
 -- A redis.call costs more than the command that it runs, and so does a function that is defined: the way of a free lock
--- makes three calls, and stands before what it does not need (`-- include: _queue`).
+-- makes three calls, and stands before what it does not need (`-- include: _enter`).
 
 local N, QUEUE, INDEX = KEYS[1], KEYS[2], KEYS[3]
 local FENCES, MARK, DOUBLE = '{fences}', '{lasts}', '{lasts too}' -- in the index; no name has a brace

@@ -4,6 +4,7 @@
 -- Answers  the fence, also to a second copy of this; 0 unknown, used by another, or too late
 
 -- include: _queue
+-- include: _news
 
 local lock = read()
 if not lock then

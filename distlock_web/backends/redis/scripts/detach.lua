@@ -4,6 +4,7 @@
 -- Answers  0 done, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked
 
 -- include: _queue
+-- include: _news
 
 local lock = read()
 if lock and lock.token == ARGV[2] then

@@ -26,7 +26,7 @@ local function extend_share(name, token, expire)
   local share = redis.pcall('HGET', name, token)
   local ends, state, rest = string.match(type(share) == 'string' and share or '', '^(%d+) (%l+) (.*)$')
   if (state == 'held' or state == 'granted') and tonumber(ends) > now then
-    call('ZREM', index, '{-}') -- changes nothing, for no name has a brace: a full server allows what follows (see _state.lua)
+    call('ZREM', index, '{-}') -- changes nothing, for no name has a brace: a full server allows what follows (see _index.lua)
     call('HSET', name, token, format('%d held %s', math.max(tonumber(ends), now + expire * 1000), rest))
     return 0
   end

@@ -16,7 +16,7 @@ local function waiters(queue, owner)
     seen = seen or processes[i] == owner
   end
   local first = processes[2]
-  if not seen then -- those who stand aside: see _queue.lua
+  if not seen then -- those who stand aside: see _hand_over.lua
     local line = queue .. ':' .. owner
     local aside = call('ZRANGE', line, '0', '0', 'WITHSCORES')[2]
     if aside then

@@ -9,7 +9,7 @@ local last = ARGV[1] - 1
 local processes, seen = call('ZRANGE', KEYS[2], 0, last), {}
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'string' then
-  table.insert(processes, string.sub(value, 1, 16)) -- those who stand aside: see _queue.lua
+  table.insert(processes, string.sub(value, 1, 16)) -- those who stand aside: see _hand_over.lua
 end
 local answer = {}
 for _, process in ipairs(processes) do
