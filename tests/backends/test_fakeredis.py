@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import fakeredis
 import pytest
 
-from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
 from distlock_web.testing.contract import StoreContract
 
 
@@ -34,6 +37,29 @@ def test_a_server_that_is_away_is_unreachable() -> None:
         with pytest.raises(BackendUnavailable, match="fakeredis at"):
             lock("b").acquire()
         server.connected = True
+
+
+@pytest.mark.parametrize("stores", [["one", "one"], ["one", "other"]])
+def test_callers_that_connect_at_once_exclude_each_other(stores: list[str]) -> None:
+    """Each connection made a database, and a lock was lost where its release went over the connection of the other."""
+    server = fakeredis.FakeServer()
+    databases: Any = server.dbs
+    make, both = databases.default_factory, threading.Barrier(len(stores))
+
+    def make_slowly() -> Any:
+        database = make()
+        with suppress(threading.BrokenBarrierError):  # where one makes it, nobody else comes
+            both.wait(0.3)
+        return database
+
+    databases.default_factory = make_slowly
+    configure({name: {"OPTIONS": {"server": server}} for name in ("default", *stores)})
+    with ThreadPoolExecutor(len(stores)) as threads:
+        leases = list(threads.map(lambda store: lock("a", store=store, expire=60).try_acquire(), stores))
+    [lease] = filter(None, leases)
+    with pytest.raises(LockBusy):
+        lock("a").acquire()
+    lease.release()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -21,6 +23,7 @@ from redis.retry import Retry
 from ....core.config import StoreConfig
 from ....core.errors import ConfigurationError
 from ....core.location import ENCODED, split_location
+from ....core.process import after_fork
 from ....core.setting import (
     Setting,
     Settings,
@@ -113,6 +116,16 @@ _NOT_FOR_US = (
     "event_dispatcher",
 )
 
+_connecting_to_fake = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
+
+
+def _forked() -> None:
+    global _connecting_to_fake
+    _connecting_to_fake = threading.RLock()
+
+
+after_fork(_forked)
+
 
 @dataclass(frozen=True)
 class RedisAddress:
@@ -137,12 +150,14 @@ class RedisAddress:
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
                 kwargs[name] = min(kwargs[name], timeout)
-        connection = self.connection_class(**kwargs, retry=Retry(NoBackoff(), 0))
-        try:
-            connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException:  # after its own errors alone redis-py closes it
-            connection.disconnect()  # type: ignore[no-untyped-call]
-            raise
+        # The first connection to a fake server makes its database: of two that come at once each would have its own.
+        with _connecting_to_fake if is_fake(self.connection_class) else nullcontext():
+            connection = self.connection_class(**kwargs, retry=Retry(NoBackoff(), 0))
+            try:
+                connection.connect()  # type: ignore[no-untyped-call]
+            except BaseException:  # after its own errors alone redis-py closes it
+                connection.disconnect()  # type: ignore[no-untyped-call]
+                raise
         return connection
 
     async def aconnect(self) -> AsyncDriverConnection:
