@@ -3,7 +3,7 @@
     lock              lock(...), Lock: the entry points
     options           which options there are; options and the store's settings -> a Spec
     elsewhere         the words of other libraries for them
-    scope             one block under its locks
+    scope             one block under its locks; cancelling: on_lost="cancel"
     engine            the algorithm: take, wait, all names or none. Begin here to learn how it works
     refused           a block that does not begin: what its caller is told
     hold              one name held: its states and its deadline

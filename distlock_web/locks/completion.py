@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ..core.backend import Claim, Port, retry_once
-from ..core.errors import ConfigurationError, DistLockError
+from ..core.errors import ConfigurationError, DistLockError, add_note
 from ..core.runtime import TASKS, THREADS, in_event_loop
 from .scope import Scope, names_of
 
@@ -85,7 +85,7 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     doubt = " Its run may not be recorded as done: then the next call runs again." if scope.record_is_missing else ""
     logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
     if error is not None:
-        error.add_note(f"distlock_web: could not be released: {failure}{doubt}")
+        add_note(error, "could not be released: %s%s", failure, doubt)
 
 
 async def cancel_quietly(scope: Scope, claims: Iterable[Claim], port: Port) -> None:

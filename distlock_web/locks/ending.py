@@ -30,7 +30,7 @@ from typing import Any
 
 from ..core import integrations
 from ..core.backend import Loss, Port, drift
-from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LossReason, NotSent, add_note
 from ..core.runtime import TASKS, THREADS, Runtime, drive, now
 from . import kept
 from .completion import cancel_quietly, note_unreleased, shielded, undo
@@ -50,6 +50,8 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand:
             raise scope.over_error()
         return
+    # Of a cancellation: no further one is sent, and whatever comes of the release this one is over.
+    ours = scope.cancelling is not None and scope.cancelling.take_back()
     if scope.keep_for and error is None:
         scope.keep_taken()
     try:
@@ -65,31 +67,31 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             await _leave_nothing(scope, failure, success=error is None)
         note_unreleased(scope, failure, error)
     loss = scope.why_lost
-    for hold in scope.holds:
+    for hold in scope.acquired:
         if hold.state == "lost":
             loss = hold.lost_error
             break
     if loss is not None:
-        if by_hand:
-            raise loss()
-        _tell_of_loss(scope, loss, error)
+        _tell_of_loss(scope, loss, error, by_hand, ours)
     elif error is None and integrations.installed.open_transactions:
         warn_once(scope)
 
 
-def _tell_of_loss(scope: Scope, why: Callable[..., LeaseLost], error: BaseException | None) -> None:
+def _tell_of_loss(
+    scope: Scope, why: Callable[..., LeaseLost], error: BaseException | None, by_hand: bool, ours: bool
+) -> None:
+    """``ours``: the loss alone has cancelled the block, so ``LeaseLost`` is said in place of the cancellation."""
     unrecorded = " Its run is not recorded as done: the next call may run again."
     loss = why(unrecorded if scope.record_is_missing else "")
-    ours = scope.take_back_cancellation()
     if error is None:
-        if scope.spec.on_lost in ("raise", "cancel"):
+        if by_hand or scope.spec.on_lost in ("raise", "cancel"):
             raise loss
         fields = scope.log_fields("lost", reason=loss.reason)
         logger.warning("%s Its block has finished all the same.", loss, extra=fields)
     elif isinstance(error, asyncio.CancelledError) and ours:
         raise loss from error
     elif not isinstance(error, LeaseLost):
-        error.add_note(f"distlock_web: {loss}")
+        add_note(error, "%s", loss)
 
 
 def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False) -> None:

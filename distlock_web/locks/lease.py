@@ -98,8 +98,8 @@ class Lease:
         scope = self._scope
         scope.check_usable()
         begin_block(scope)
-        if scope.spec.on_lost == "cancel":
-            scope.bind_task()
+        if scope.cancelling is not None:
+            scope.cancelling.bind_task()
         chain.enter(scope)
 
     # What it is ---------------------------------------------------------------------------------------------------
@@ -181,6 +181,8 @@ class Lease:
 
     def raise_if_lost(self) -> None:
         """Raise ``LeaseLost`` if the lease is lost, as far as this process knows: by the deadline, without a request.
+
+        So it does if the lease is over, also where the block around goes on.
 
         For a call that was let through without its lock it does nothing: check ``acquired``.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import weakref
 from collections.abc import Callable
@@ -15,8 +14,9 @@ from ..core.errors import LeaseLost, LossReason, NotHeld
 from ..core.process import Process, check_process
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import TASKS, Runtime, in_event_loop, now
+from ..core.runtime import TASKS, Runtime, now
 from . import events
+from .cancelling import Cancelling
 from .hold import Hold, NestedTurn, State
 from .hooks import Asked
 
@@ -52,10 +52,6 @@ class Gate(Protocol):
     def close(self) -> None: ...
 
 
-def _no_task() -> None:
-    return None
-
-
 class Scope:
     """What the engine fills with holds and ends; a caller sees it through a :class:`~distlock_web.locks.lease.Lease`.
 
@@ -63,9 +59,10 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_callbacks", "_cancelled", "_generation", "_on_end", "_open", "_task", "_unwatch",
-        "acquired", "asked", "entry", "gates", "has_waited", "holds", "in_block", "keep_for", "locked", "opener",
-        "record", "reentered", "runtime", "settle", "spec", "turns", "waited", "waits_until", "warned", "why_lost",
+        "__weakref__", "_callbacks", "_generation", "_open", "_unwatch",
+        "acquired", "asked", "cancelling", "entry", "gates", "has_waited", "holds", "in_block", "keep_for", "locked",
+        "opener", "record", "reentered", "runtime", "settle", "spec", "turns", "waited", "waits_until", "warned",
+        "why_lost",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: Opener | None = None, in_block: bool = True) -> None:
@@ -89,16 +86,14 @@ class Scope:
         self.reentered: list[NestedTurn] = []  #: in holds of the blocks around it
         self.turns: list[NestedTurn] = []  #: those, and what is waited for
         self.gates: dict[str, Gate] = {}  #: into its own holds, by name
-        #: Makes the ``LeaseLost`` of a scope without a lock, though no hold is lost: the block around has ended, or a
-        #: hand-over has failed. None: it has its lock.
+        #: Makes the ``LeaseLost`` of a scope that is without its lock, though none that it took is lost: the block
+        #: around has ended, or had lost the lock when this one left it, or a hand-over has failed. None: it has it.
         self.why_lost: Callable[..., LeaseLost] | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._generation = Process.generation
         self._open = [True]  # emptied by what ends the block: list.pop is atomic
-        self._on_end: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._task: Callable[[], asyncio.Task[Any] | None] = _no_task  # in the block, where a loss cancels it
-        self._cancelled: asyncio.Task[Any] | None = None
+        self.cancelling: Cancelling | None = None  #: of ``on_lost="cancel"``
 
     # What it holds ------------------------------------------------------------------------------------------------
 
@@ -110,9 +105,9 @@ class Scope:
         return hold
 
     def raise_if_lost(self) -> None:
-        """``LeaseLost`` for the first hold that is not surely ours any more."""
+        """``LeaseLost`` for the first hold that is not surely ours any more: none is, when the block has ended."""
         for hold in self.holds:
-            if not hold.check():
+            if not (self._open and hold.check()):
                 raise hold.lost_error()
         if self.why_lost is not None:
             raise self.why_lost()
@@ -152,7 +147,8 @@ class Scope:
     @property
     def state(self) -> State:
         """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
-        states = {hold.state for hold in self.holds}
+        # What becomes of a hold that it was inside of is not its business any more, when it is over.
+        states = {hold.state for hold in (self.holds if self._open else self.acquired)}
         if "lost" in states or self.why_lost is not None:
             return "lost"
         if not self._open:
@@ -162,7 +158,9 @@ class Scope:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
-        return 0.0 if self.why_lost is not None else min((hold.remaining for hold in self.holds), default=0.0)
+        if self.why_lost is not None or not self._open:
+            return 0.0
+        return min((hold.remaining for hold in self.holds), default=0.0)
 
     @property
     def record_is_missing(self) -> bool:
@@ -215,11 +213,18 @@ class Scope:
         if self._unwatch is not None:
             self._unwatch()
         if self.turns:
-            if self._on_end is not None:
-                self.forget_callback(self._on_end)
-            for turn in self.turns.copy():
-                turn.leave()
-            self.turns.clear()
+            self._leave_turns()
+
+    def _leave_turns(self) -> None:
+        for hold in (turn.hold for turn in self.reentered):
+            for callback in self._callbacks.copy():
+                hold.forget_callback(callback)
+                callback()  # it hears of that hold no more
+            if hold.state == "lost":
+                self.why_lost = self.why_lost or hold.lost_error
+        for turn in self.turns.copy():
+            turn.leave()
+        self.turns.clear()
 
     def watch(self, stop: Callable[[], None]) -> None:
         """The watchdog looks after its holds now, until ``stop`` is called."""
@@ -228,13 +233,6 @@ class Scope:
         self._unwatch = stop
 
     # When it is lost ----------------------------------------------------------------------------------------------
-
-    def bind_task(self) -> None:
-        """The running task is the one in the block: a loss cancels it (``on_lost="cancel"``)."""
-        # Weakly: a task refers to what it returns, which may be the lease.
-        self._task = weakref.ref(task) if in_event_loop() and (task := asyncio.current_task()) else _no_task
-        if self.state == "lost":  # while the one before was to be told
-            self._cancel()
 
     def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
@@ -247,7 +245,6 @@ class Scope:
                 for call in callbacks:
                     call(scope)
 
-        self._on_end = changed
         self.on_end(changed)
 
     def on_end(self, callback: Callable[[], object]) -> None:
@@ -266,20 +263,8 @@ class Scope:
 
     def cancel_when_lost(self) -> None:
         """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""
-        self.bind_task()
-        self.notify_when_lost(Scope._cancel_soon)
-
-    def _cancel_soon(self) -> None:
-        if (task := self._task()) is not None and not (loop := task.get_loop()).is_closed():
-            loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self.alive and self._cancelled is None and (task := self._task()):
-            self._cancelled = task if task.cancel("the lock of this task is lost") else None
-
-    def take_back_cancellation(self) -> bool:
-        """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
-        return self._cancelled is not None and self._cancelled.uncancel() == 0
+        self.cancelling = Cancelling(self)
+        self.notify_when_lost(self.cancelling.cancel_soon)
 
     # For people ---------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from ..core.errors import DistLockError, LeaseLost
+from ..core.errors import DistLockError, LeaseLost, add_note
 from ..core.process import check_process
 from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import in_event_loop
@@ -39,6 +39,8 @@ from ..locks.reentry import chain
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+CLOSING_FAILED = "its closing failed, too: %r"
 
 #: The longest that a response is renewed, in seconds, unless ``renew_for`` says otherwise: a client may never read on.
 MAX_STREAM_SECONDS = 3600.0
@@ -129,16 +131,12 @@ class StreamLock:
         """The body's exception wins over that of its closing."""
         fields = self._scope.log_fields("stream")
         logger.warning("A streaming response that has failed could not be closed: %s", failure, extra=fields)
-        _add_note(error, failure)
+        add_note(error, CLOSING_FAILED, failure)
 
     def _log_loss(self, error: DistLockError) -> None:
         reason = error.reason if isinstance(error, LeaseLost) else "release"
         fields = self._scope.log_fields("lost" if isinstance(error, LeaseLost) else "error", reason=reason)
         logger.warning("A streaming response ended without its lock: %s", error, extra=fields)
-
-
-def _add_note(error: BaseException, failure: Exception) -> None:
-    error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
 
 
 def _exit_stack(lock: StreamLock, closers: Sequence[Callable[[], object]]) -> ExitStack:
@@ -305,7 +303,7 @@ class AsyncRequestBody(AsyncIterator[T]):
             try:
                 await self.aclose()
             except Exception as failure:
-                _add_note(error, failure)
+                add_note(error, CLOSING_FAILED, failure)
             raise
 
     async def __anext__(self) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from distlock_web.core.runtime import TASKS, THREADS, Token, drive, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
+from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("memory_store")
@@ -133,6 +135,69 @@ def test_busy_stays_busy(injected: FaultInjector) -> None:
     with pytest.raises(LockBusy) as caught, lock(["a", "b"], wait=0):
         pass
     assert caught.value.name == "disLock:b"
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """It takes no note: ``add_note`` raises ``FrozenInstanceError``."""
+
+    why: str = "the body's"
+
+
+class OddNotes(Exception):
+    __notes__ = "a text"  # type: ignore[assignment]
+
+
+def fail_at_the_release(patch: pytest.MonkeyPatch) -> None:
+    """The store drops the lock: the block is told by a note."""
+    injector = FaultInjector(registry().store("default"))
+    with lock("a", wait=0):
+        injector.cut()
+        raise ERROR[0]
+
+
+def fail_of_a_loss(patch: pytest.MonkeyPatch) -> None:
+    with lock("a", wait=0):
+        revoke_the_lock()
+        raise ERROR[0]
+
+
+def fail_before_it_begins(patch: pytest.MonkeyPatch) -> None:
+    """A driver's bug at the second of two names; the first cannot be given back."""
+    injector = FaultInjector(registry().store("default"))
+    store = registry().store("default")
+    port = store.port(THREADS)
+    acquire = port.acquire
+
+    async def failing(claim: Claim, wait: float | None) -> Granted | Busy:
+        if claim.name.endswith("a"):
+            return await acquire(claim, wait)
+        injector.cut()
+        raise ERROR[0]
+
+    patch.setattr(port, "acquire", failing, raising=False)
+    patch.setattr(store, "port", lambda runtime: port)
+    with lock(["a", "b"], wait=SOON):
+        pass
+
+
+ERROR: list[Exception] = []
+
+
+@pytest.mark.parametrize("kind", [Frozen, OddNotes])
+@pytest.mark.parametrize("fail", [fail_at_the_release, fail_of_a_loss, fail_before_it_begins])
+def test_an_exception_that_takes_no_note_is_raised_as_it_is(
+    fail: Callable[[pytest.MonkeyPatch], None],
+    kind: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was to be noted hid it."""
+    ERROR[:] = [error := kind()]
+    with pytest.raises(kind) as caught:
+        fail(monkeypatch)
+    assert caught.value is error
+    assert f"{kind.__name__} takes no note" in caplog.text
 
 
 def test_an_attachment_that_cannot_be_undone_says_why_it_failed(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 
-from distlock_web import ConfigurationError, LeaseLost, NotHeld
+from distlock_web import ConfigurationError, LeaseLost, NotHeld, lock
 from distlock_web.core.runtime import now
-from distlock_web.testing.contract.base import NAME, Cases, case, the_lock
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.testing.harness import Harness
+from distlock_web.testing.harness import PATIENCE, Harness
 
 
 class LeaseCases(Cases):
@@ -90,8 +93,22 @@ class LeaseCases(Cases):
             await harness.sleep(self.ttl * 1.1)
         assert await harness.line(NAME) is None
 
+    @pytest.mark.parametrize("around", [(), (KEY,), (KEY, "other")])
     @case
-    async def test_waiting_until_a_lease_is_lost_ends_when_it_is_given_back(self, harness: Harness) -> None:
-        async with harness.inside(the_lock()) as lease:
-            watching = harness.unrelated(lambda: harness.lost(lease))
-        assert await watching.result() is False
+    async def test_waiting_until_a_lease_is_lost_ends_when_it_is_given_back(
+        self, harness: Harness, around: tuple[str, ...]
+    ) -> None:
+        """Inside of another block it ended with that one."""
+        async with AsyncExitStack() as stack:
+            if around:
+                await stack.enter_async_context(harness.inside(lock(KEY, prefix=PREFIX, expire=600, wait=0)))
+            async with harness.inside(lock(list(around or (KEY,)), prefix=PREFIX, expire=600, wait=0)) as lease:
+                watching = harness.unrelated(lambda: harness.lost(lease))
+
+                async def waits() -> bool:
+                    return bool(scope_of(lease)._callbacks)
+
+                await harness.until(waits)
+            ended = now()
+            assert await watching.result() is False
+            assert now() - ended < PATIENCE / 3, "it has slept on"

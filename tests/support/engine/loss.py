@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost
+from distlock_web import BackendUnavailable, Lease, LeaseLost, lock
+from distlock_web.locks.lease import scope_of
+from distlock_web.locks.scope import Scope
 from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import AsyncHarness, Harness
@@ -218,6 +220,106 @@ class LossCases(Cases):
             await generator.athrow(asyncio.CancelledError())
         assert begun.done()
 
+    @pytest.mark.parametrize("how", ["a block", "by hand", "by hand, and the store fails"])
+    @pytest.mark.parametrize("others", ["none", "before", "meanwhile", "after"])
+    @case
+    async def test_on_lost_cancel_takes_back_its_own_cancellation_and_no_other(
+        self, tasks: Harness, others: str, how: str
+    ) -> None:
+        """By hand it was never taken back. In the ``finally`` of a task that is cancelled it was thought another's; and
+        inside of a cleanup that it has interrupted, the other way round."""
+        counts = list[int]()
+        injector = FaultInjector(tasks.store)
+
+        async def wait_for_the_loss(lease: Lease) -> None:
+            if others == "meanwhile":
+                _cancel_this_task()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            scope_of(lease).holds[0].lose("revoked")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                if others == "after":
+                    _cancel_this_task()
+
+        async def work() -> None:
+            locks = lock([KEY, "other"], prefix=PREFIX, expire=30, wait=0, on_lost="cancel")
+            if how == "a block":
+                async with locks as lease:
+                    await wait_for_the_loss(lease)
+            else:
+                lease = await locks.aacquire()
+                try:
+                    await wait_for_the_loss(lease)
+                finally:
+                    if "fails" in how:
+                        injector.cut()
+                    await lease.arelease()
+
+        async def task() -> str:
+            if others == "before":
+                _cancel_this_task()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            try:
+                await work()
+            except BaseException as error:
+                return type(error).__name__
+            finally:
+                counts.append(running.cancelling())
+                with suppress(asyncio.CancelledError):  # where the release had not to wait it is still to come
+                    await asyncio.sleep(0)
+            return ""
+
+        running = asyncio.create_task(task())
+        heard = await running
+        assert counts == [0 if others == "none" else 1]
+        if others == "after" and heard == "CancelledError":  # the release was interrupted, too
+            return
+        if how != "a block":
+            assert heard == ("BackendUnavailable" if "fails" in how else "LeaseLost")
+        else:
+            assert heard == ("LeaseLost" if others in ("none", "before") else "CancelledError")
+
+    @case
+    async def test_on_lost_cancel_takes_no_other_tasks_cancellation_for_its_own(self, tasks: Harness) -> None:
+        """The generator was begun by a task that still runs, and is read on by one that is cancelled."""
+        begun, reads_on, heard, go_on = (asyncio.Event() for _ in range(4))
+
+        async def rows() -> AsyncGenerator[Lease, None]:
+            async with the_lock(on_lost="cancel") as lease:
+                yield lease
+                reads_on.set()
+                await asyncio.sleep(60)
+
+        generator = rows()
+
+        async def first() -> None:
+            scopes.append(scope_of(await anext(generator)))
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                heard.set()
+            await go_on.wait()
+
+        async def second() -> None:
+            await anext(generator)
+
+        scopes = list[Scope]()
+        beginning = asyncio.create_task(first())
+        await begun.wait()
+        reading = asyncio.create_task(second())
+        await reads_on.wait()
+        scopes[0].holds[0].lose("revoked")
+        await heard.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert reading.cancelled()
+        go_on.set()
+        await beginning
+
     @case
     async def test_a_nested_block_that_has_ended_is_told_of_no_loss(self, harness: Harness) -> None:
         told: list[Lease] = []
@@ -248,6 +350,12 @@ class LossCases(Cases):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
+
+
+def _cancel_this_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
 
 
 async def _state(lease: Lease, state: str) -> bool:

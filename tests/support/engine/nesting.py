@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from distlock_web import (
     current_lease,
     lock,
 )
+from distlock_web.locks.fencing import fence_of
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
@@ -26,6 +27,10 @@ from distlock_web.testing.harness import ActorEvent, Harness
 
 #: How the call chain has the lock, and whether a lease in it is still for blocks alone.
 AROUND = {"a block": False, "a decorated call": False, "a lease": True, "an entered lease": False, "both": True}
+
+
+#: How a lease was taken, and how many blocks are around it.
+LEVELS = {"outermost": 0, "nested": 1, "nested twice": 2, "a lease in a block": 1}
 
 
 @asynccontextmanager
@@ -341,6 +346,76 @@ class NestingCases(Cases):
                 following.raise_if_lost()
             outer.raise_if_lost()
         assert [lease.state for lease in seen.values()] == ["lost", "lost"], "for good"
+
+    @pytest.mark.parametrize("names", [(KEY,), (KEY, "other")])
+    @pytest.mark.parametrize("level", LEVELS)
+    @case
+    async def test_who_outlives_his_block_has_no_lock_at_any_level(
+        self, harness: Harness, level: str, names: tuple[str, ...]
+    ) -> None:
+        """Of a nested one the lease stayed valid, its fence too, beside the sibling that came in next."""
+        many = lock(list(names), prefix=PREFIX, expire=30, wait=0)
+        async with AsyncExitStack() as blocks:
+            for _ in range(LEVELS[level]):
+                outer = await blocks.enter_async_context(harness.inside(the_lock()))
+            if level == "a lease in a block":
+                lease = await harness.acquire(many)
+                await harness.release(lease)
+            else:
+                async with harness.inside(many) as lease:
+                    pass
+
+            def hears() -> None:
+                assert (lease.state, lease.reason, lease.remaining, bool(lease.lost)) == ("released", None, 0.0, False)
+                for ask in (lease.raise_if_lost, partial(fence_of, lease, KEY)):
+                    with pytest.raises(LeaseLost) as caught:
+                        ask()
+                    assert caught.value.reason in ("ended", "revoked")
+
+            hears()
+            if not LEVELS[level]:
+                return
+            async with harness.inside(the_lock()) as following:
+                hears()
+                following.raise_if_lost()
+            scope_of(outer).holds[0].lose("revoked")
+            hears()
+            with pytest.raises(LeaseLost):
+                await blocks.aclose()
+            hears()
+
+    @pytest.mark.parametrize("names", [(KEY,), (KEY, "other")])
+    @case
+    async def test_of_a_nested_block_that_has_lost_its_lock_it_stays_lost(
+        self, harness: Harness, names: tuple[str, ...]
+    ) -> None:
+        with pytest.raises(LeaseLost):
+            async with harness.inside(the_lock()) as outer:
+                with pytest.raises(LeaseLost):
+                    async with harness.inside(lock(list(names), prefix=PREFIX, expire=30, wait=0)) as lease:
+                        scope_of(outer).holds[0].lose("revoked")
+                assert (lease.state, lease.reason, bool(lease.lost)) == ("lost", "revoked", True)
+        assert (lease.state, lease.reason, bool(lease.lost)) == ("lost", "revoked", True)
+
+    @pytest.mark.parametrize("which", [KEY, "other"])
+    @case
+    async def test_a_listener_hears_of_the_loss_of_each_of_his_locks(self, harness: Harness, which: str) -> None:
+        """At the end of the block he was not told, where another of its locks was that of the block around it."""
+        told = list[str]()
+
+        def hear(lease: Lease) -> None:
+            told.append(lease.state)
+
+        with suppress(LeaseLost):
+            async with (
+                harness.inside(the_lock()),
+                harness.inside(lock([KEY, "other"], prefix=PREFIX, expire=30, wait=0, on_lost=hear)) as lease,
+            ):
+                fence = lease.fence_for(which)
+                assert fence is not None
+                await harness.port.revoke(PREFIX + which, fence)
+        # That it was revoked is known where it is released: of the outer one's not here.
+        assert told == (["lost"] if which == "other" else [])
 
     @case
     async def test_a_listener_of_his_hears_of_it(self, harness: Harness) -> None:

@@ -44,6 +44,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "sharing": ("locks/reentry/sharing.py", LOCKS),
     "refused": ("locks/refused.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
+    "cancelling": ("locks/cancelling.py", LOCKS),
     "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
     "commit": ("locks/commit.py", ["tests/locks/test_commit.py", *COMMITS]),
     "open_transaction": (
