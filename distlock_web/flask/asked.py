@@ -75,20 +75,33 @@ def _session() -> str:
 
 def _body() -> Iterator[str | bytes]:
     """What the body says, so that the view still can read it."""
-    length = request.content_length
-    if is_form(request.mimetype):
+    length = _length()
+    if is_form(request.mimetype) and not _is_no_form(length):
         _refuse_read()
-        yield from _form()
+        yield from _form(length)
         return
     if length is not None and length > MAX_COMPARED:
         yield from whole_body(length)
         return
     _refuse_read()
-    body = _in_chunks() if length is None else request.get_data(cache=True)
-    if len(body) < (length or 0):
-        raise read_before(_HOW)
-    request.stream = BytesIO(body)  # which a view may read itself
-    yield from whole_body(body)
+    yield from whole_body(_bytes(length))
+
+
+def _length() -> int | None:
+    """In bytes; None if the request does not say it."""
+    if request.content_length is not None or "Transfer-Encoding" in request.headers:
+        return request.content_length
+    # HTTP/1 has a body with one of these headers alone, and a server may wait for another one for ever. HTTP/2 needs
+    # neither.
+    return 0 if request.environ.get("SERVER_PROTOCOL", "").startswith("HTTP/1") else None
+
+
+def _is_no_form(length: int | None) -> bool:
+    """Whether this is so long that the app does not take it for a form, and nothing has: then it is not read here."""
+    limit, known = request.max_form_memory_size, _known()
+    if request.mimetype == "multipart/form-data" or "form" in known or known.get("_cached_data") is not None:
+        return False  # its files go to disk
+    return length is not None and length > MAX_COMPARED and limit is not None and length > limit
 
 
 def _refuse_read() -> None:
@@ -113,12 +126,20 @@ def _is_read(stream: Any) -> bool:
         return True
 
 
+def _bytes(length: int | None) -> bytes:
+    """The body, which a view may read again, as a stream, too."""
+    if (cached := _known().get("_cached_data")) is not None or length == 0:
+        body: bytes = cached or b""
+    else:
+        body = _in_chunks() if length is None else request.get_data(cache=True)
+        request.stream = BytesIO(body)
+    if len(body) < (length or 0):
+        raise read_before(_HOW)
+    return body
+
+
 def _in_chunks() -> bytes:
     """A body that does not say how long it is."""
-    if _known().get("_cached_data") is not None:
-        return request.get_data()
-    if "Transfer-Encoding" not in request.headers:  # there is none, and a server may wait for it for ever
-        return b""
     untouched, read = "stream" not in _known(), bytearray()
     while chunk := request.stream.read(MAX_COMPARED + 1 - len(read)):
         read += chunk
@@ -129,10 +150,12 @@ def _in_chunks() -> bytes:
     return bytes(read)
 
 
-def _form() -> Iterator[str | bytes]:
+def _form(length: int | None) -> Iterator[str | bytes]:
     known = _known()
+    if length == 0 and "form" not in known and not known.get("_cached_data"):
+        return
     may_be_read = "stream" in known and not known.get("_cached_data")
-    body = _form_as_sent()
+    body = _form_as_sent(length)
     try:
         fields, files = list(request.form.lists()), list(request.files.items(multi=True))
     except RequestEntityTooLarge:
@@ -143,7 +166,7 @@ def _form() -> Iterator[str | bytes]:
     of_rendering = current_app.config.get("WTF_CSRF_FIELD_NAME")  # Flask-WTF's
     yield from form_parts(fields, sent, (of_rendering,) if of_rendering else ())
     if not fields and not files:
-        yield from _of_no_fields(body, may_be_read=may_be_read)
+        yield from _of_no_fields(body, length, may_be_read=may_be_read)
     if body is not None:  # as if it were not parsed, so that the view may read its bytes, too
         for _, file in files:
             file.close()
@@ -152,21 +175,20 @@ def _form() -> Iterator[str | bytes]:
         request.stream = BytesIO(body)
 
 
-def _form_as_sent() -> bytes | None:
+def _form_as_sent(length: int | None) -> bytes | None:
     """The bytes of a form that is still unread, where they would be in memory, too, when it is parsed."""
-    known, length = _known(), request.content_length
+    known = _known()
     if "form" in known or known.get("_cached_data") is not None:
         return None
-    if request.mimetype != "application/x-www-form-urlencoded" and (length is None or length > MAX_COMPARED):
+    if request.mimetype == "multipart/form-data" and (length is None or length > MAX_COMPARED):
         return None
-    body = request.stream.read()
+    body = _in_chunks() if length is None else request.stream.read()
     request.stream = BytesIO(body)
     return body
 
 
-def _of_no_fields(body: bytes | None, *, may_be_read: bool) -> Iterator[str | bytes]:
+def _of_no_fields(body: bytes | None, length: int | None, *, may_be_read: bool) -> Iterator[str | bytes]:
     """For a form that says nothing: it was sent empty, or it is none, or it was read before."""
-    length = None if "Transfer-Encoding" in request.headers else request.content_length or 0
     if was_sent_empty(length, request.mimetype, request.mimetype_params.get("boundary", "")):
         return
     if body is not None:

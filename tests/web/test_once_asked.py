@@ -850,6 +850,26 @@ class AsOfAServer:
         pass
 
 
+CHUNKED = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+#: It has no Transfer-Encoding, nor need it have a Content-Length.
+HTTP_2 = {"wsgi.input_terminated": True, "SERVER_PROTOCOL": "HTTP/2.0", "no length": True}
+#: How a server hands a request on.
+SERVED: tuple[dict[str, Any], ...] = ({}, {"wsgi.input_terminated": True}, CHUNKED, HTTP_2)
+
+
+def served_by(app: flask.Flask) -> Any:
+    """A client of the app, which may be told to say no length."""
+    wsgi_app: Any = app.wsgi_app
+
+    def as_served(environ: Any, start_response: Any) -> Any:
+        if environ.pop("no length", False):
+            environ.pop("CONTENT_LENGTH", None)
+        return wsgi_app(environ, start_response)
+
+    app.wsgi_app = as_served  # type: ignore[method-assign]
+    return app.test_client()
+
+
 def flask_sees() -> Any:
     request = flask.request
     files = [(name, file.filename, file.read()) for name, file in sorted(request.files.items())]
@@ -892,12 +912,10 @@ def test_a_view_of_flask_reads_its_body_as_without_once(way: str, asynchronous: 
     app.add_url_rule("/", "plain", flask_view(asynchronous=asynchronous), methods=methods)
     locked: Any = once(key=KEY, keep=60)(flask_view(asynchronous=asynchronous))
     app.add_url_rule("/once/", "once", locked, methods=methods)
-    client: Any = app.test_client()
-    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-    environs: tuple[dict[str, Any], ...] = ({}, {"wsgi.input_terminated": True}, chunked)
-    for method, environ, media_type in itertools.product(methods, environs, BODIES):
+    client = served_by(app)
+    for method, environ, media_type in itertools.product(methods, SERVED, BODIES):
         parsed_once = ("form", "form, get_data", "data", "data, form", "files", "values")
-        if environ is chunked and media_type == "multipart/form-data" and way not in parsed_once:
+        if environ in (CHUNKED, HTTP_2) and media_type == "multipart/form-data" and way not in parsed_once:
             continue  # it may be of any length, so its bytes are not kept
 
         def send(
@@ -966,10 +984,10 @@ def reading() -> flask.Flask:
 
 @pytest.mark.parametrize("how", FLASK_READS)
 def test_a_body_that_flask_has_read_before(reading: flask.Flask, how: str) -> None:
-    client: Any = reading.test_client()
-    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-    for environ, media_type in itertools.product(({}, {"wsgi.input_terminated": True}, chunked), BODIES):
-        if environ is chunked and media_type == "multipart/form-data" and how in ("lines", "stream(3)"):
+    client = served_by(reading)
+    for environ, media_type in itertools.product(SERVED, BODIES):
+        has_no_length = environ in (CHUNKED, HTTP_2)
+        if has_no_length and media_type == "multipart/form-data" and how in ("lines", "stream(3)"):
             continue  # nothing tells how much of it has gone
 
         def send(at: str, body: bytes, media_type: str, key: str, environ: Any = environ) -> Answer:
@@ -981,18 +999,66 @@ def test_a_body_that_flask_has_read_before(reading: flask.Flask, how: str) -> No
 
         gone = check_bodies(send, f"{how} {environ}", media_type, is_form(media_type))
         # Nor is a void form that was looked at before, and does not say how long it is, known to have been void.
-        void = environ is chunked and media_type == "multipart/form-data" and how in ("data", "form", "values", "files")
+        void = has_no_length and media_type == "multipart/form-data" and how in ("data", "form", "values", "files")
         assert gone == (void or how in STREAMS), (media_type, environ)
 
 
 def test_a_long_body_has_to_say_how_long_it_is(reading: flask.Flask) -> None:
     """All bodies that did not were one body."""
-    said = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-    for length, status in ((MAX_COMPARED, 200), (MAX_COMPARED + 1, 411)):
-        served = {**said, "wsgi.input": AsOfAServer(b"x" * length)}
-        headers = {"Idempotency-Key": str(length)}
-        answer = reading.test_client().post("/once/see/", headers=headers, environ_overrides=served)
-        assert answer.status_code == status
+    client, form = served_by(reading), "application/x-www-form-urlencoded"
+    for said, media_type in itertools.product((CHUNKED, HTTP_2), ("text/plain", form)):
+        for length, status in ((MAX_COMPARED, 200), (MAX_COMPARED + 1, 411)):
+            served = {**said, "wsgi.input": AsOfAServer(b"x" * length)}
+            headers = {"Idempotency-Key": f"{said} {media_type} {length}"}
+            answer = client.post("/once/see/", headers=headers, environ_overrides=served, content_type=media_type)
+            assert answer.status_code == status, (said, media_type)
+
+
+class Untouched(AsOfAServer):
+    """A body that is long in coming: nothing reads it but the view."""
+
+    def read(self, size: int = -1) -> bytes:
+        pytest.fail("the body was read")
+
+
+@pytest.mark.parametrize("limit", [500_000, None])
+@pytest.mark.parametrize("media_type", ["application/octet-stream", "application/x-www-form-urlencoded"])
+def test_a_long_body_is_left_to_the_view(media_type: str, limit: int | None) -> None:
+    """A form, too, that the app's own limit does not take. Its fields, else, are all that two long forms differ by."""
+    app = flask.Flask("shop")
+    app.config["MAX_FORM_MEMORY_SIZE"] = limit
+    DistLock(app)
+    app.add_url_rule("/", "pay", once(key=KEY, keep=60)(lambda: f"receipt {next(runs)}"), methods=["POST"])
+    client: Any = app.test_client()
+    is_read = limit is None and is_form(media_type)
+    one, other = (f"a={end:x>{MAX_COMPARED}}".encode() for end in "yz")
+    stream: Any = AsOfAServer if is_read else Untouched
+
+    def send(body: bytes) -> Any:
+        served = {"wsgi.input": stream(body), "CONTENT_LENGTH": str(len(body))}
+        headers = {"Idempotency-Key": "k"}
+        return client.post("/", headers=headers, content_type=media_type, environ_overrides=served)
+
+    first = send(one)
+    assert (first.status_code, send(one).data) == (200, first.data)
+    assert send(other).status_code == (422 if is_read else 200)
+
+
+@pytest.mark.parametrize("protocol", ["HTTP/1.0", "HTTP/1.1"])
+@pytest.mark.parametrize("media_type", ["", "text/plain", *filter(is_form, BODIES)])
+def test_a_request_without_a_body_waits_for_none(protocol: str, media_type: str) -> None:
+    """A server may read its socket for ever where HTTP/1 has announced nothing."""
+    app = flask.Flask("shop")
+    DistLock(app)
+
+    @app.post("/")
+    @once(key=KEY, keep=60)
+    def pay() -> str:
+        return repr(type(flask.request.stream))  # the server's own
+
+    said = {**HTTP_2, "SERVER_PROTOCOL": protocol, "wsgi.input": Untouched(b""), "CONTENT_TYPE": media_type}
+    answer = served_by(app).post(headers={"Idempotency-Key": "k"}, environ_overrides=said)
+    assert (answer.status_code, answer.text) == (200, repr(Untouched))
 
 
 @pytest.mark.parametrize("site", ["see", "asee", "rest/see", "flask"])
