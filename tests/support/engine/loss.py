@@ -197,6 +197,7 @@ class LossCases(Cases):
                 await asyncio.sleep(60)
                 pytest.fail("the block went on")
         assert caught.value.reason == "expired"
+        assert str(caught.value.__cause__) == "the lock of this task is lost"
         assert task.cancelling() == 0
         await asyncio.sleep(0)  # and no cancellation is left over for what follows
 
