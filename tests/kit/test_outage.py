@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import BackendUnavailable, ConfigurationError
 from distlock_web.core.errors import NotSent
-from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.core.runtime import THREADS, Runtime, drive, now
 from distlock_web.kit import outage
 from distlock_web.kit.outage import Outage
 from tests.support.callers import no_thread, threads
@@ -567,6 +567,41 @@ def test_a_request_without_an_answer_asks_why(
     assert watched._asked > begun, "a fresh connection was tried"
 
 
+@pytest.mark.parametrize(("left", "looks"), [(4.0, [2.0, outage.POLL]), (0.5, [0.25, outage.POLL]), (0.0, [0.001])])
+def test_a_request_is_waited_for_half_of_its_time_and_then_looked_at_to_its_end(
+    unanswered: tuple[Outage, threading.Event], left: float, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, _ = unanswered
+    monkeypatch.setattr(outage, "now", lambda: 100.0)
+    waited = list[float]()
+
+    def comes(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) == 2
+
+    assert not watched.overtakes(comes, 100.0 + left, SLACK)
+    assert waited == looks
+    assert watched.silent is (left == 0.0)
+    if watched.silent:
+        with pytest.raises(NotSent, match=rf"\(no answer within {SLACK:g} s\)"):
+            watched.refuse_if_silent()
+
+
+def test_a_server_to_which_no_connection_opens_has_half_of_a_time_out_to_answer(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, _ = unanswered
+    had = list[tuple[float, float]]()
+
+    async def answers(_: Outage, asked: float, within: float, __: Runtime) -> bool:
+        had.append((asked, within))
+        return True
+
+    monkeypatch.setattr(Outage, "answers", answers)
+    drive(watched.in_vain(IN_VAIN, None, THREADS, 7.0))
+    assert had == [(7.0, SLACK / 2)]
+
+
 def wait_in_vain(watched: Outage, seconds: float) -> None:
     watched.overtakes(threading.Event().wait, now() + 0.01, seconds)
 
@@ -658,8 +693,12 @@ def test_what_cannot_be_done_now_is_done_when_the_server_answers(unanswered: tup
             raise BackendUnavailable("The server of the test does not answer.")
         done.append(True)
 
+    begun = now()
     watched.now_or_later(work, within=LONG)
     assert done == []
+    (item,) = watched._postponed
+    assert begun <= item.due <= now(), "at once, when it answers"
+    assert item.until == pytest.approx(item.due + LONG)
     answering.set()
     eventually(lambda: done == [True], "it is done", SOON)
     watched.now_or_later(work, within=LONG)
