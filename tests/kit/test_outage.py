@@ -125,6 +125,25 @@ def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
     watched._worker.wake()  # it sleeps for a minute
 
 
+def test_what_is_postponed_while_others_are_done_is_done_after_them_without_a_pause(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, answers = unanswered
+    done: list[int] = []
+
+    def work() -> None:
+        watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+
+    monkeypatch.setattr(outage, "RETRY_AFTER", 60.0)
+    answers.set()
+    watched.postpone(work, after=0.0, within=LONG)
+    try:
+        eventually(lambda: done, "both are done", SOON)
+    finally:
+        monkeypatch.undo()
+        watched._worker.wake()
+
+
 def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one() -> None:
     """The server answered what was asked before; what was asked since waited in vain."""
     asked, hears = threading.Event(), threading.Event()
@@ -272,6 +291,8 @@ def test_what_was_postponed_is_done_before_others_are_let_in(
 
     def work() -> None:
         watched.refuse_if_silent()  # it is itself let in
+        for _ in range(2):  # the thread that asks has looked whether others are to be let in
+            assert answered(watched, watched.ask())
         seen.append(watched.silent)
 
     watched.begin(IN_VAIN)
@@ -324,9 +345,16 @@ def test_what_is_left_at_the_close_is_done_when_the_server_is_back(
     done = list[int]()
     watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
     watched.close()
+    assert done == []
     answers.set()
     eventually(lambda: done, "what ends by itself is done", SOON)
     assert done == [1]
+
+
+def test_at_a_close_with_nothing_left_the_server_is_not_asked() -> None:
+    asked = list[int]()
+    Outage("The server", lambda: asked.append(1), SLACK).close()
+    assert asked == []
 
 
 def test_what_is_left_at_the_close_is_not_kept_for_ever(unanswered: tuple[Outage, threading.Event]) -> None:
