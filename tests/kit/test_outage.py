@@ -104,6 +104,16 @@ def test_who_is_refused_sees_to_it_that_somebody_asks(unanswered: tuple[Outage, 
     watched.refuse_if_silent()
 
 
+def test_where_nobody_can_ask_any_more_nobody_is_refused(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, _ = unanswered
+    with no_thread("distlock-outage", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        watched.begin(IN_VAIN)
+    assert watched.silent
+    with no_thread("distlock-outage"):
+        watched.refuse_if_silent()
+    assert not watched.silent
+
+
 def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
     unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,23 +135,16 @@ def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
     watched._worker.wake()  # it sleeps for a minute
 
 
-def test_what_is_postponed_while_others_are_done_is_done_after_them_without_a_pause(
-    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refuses", [False, True])
+def test_after_what_was_postponed_is_done_the_thread_goes_on_without_a_pause(
+    unanswered: tuple[Outage, threading.Event], refuses: bool
 ) -> None:
+    """More may have come meanwhile."""
     watched, answers = unanswered
-    done: list[int] = []
-
-    def work() -> None:
-        watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
-
-    monkeypatch.setattr(outage, "RETRY_AFTER", 60.0)
-    answers.set()
-    watched.postpone(work, after=0.0, within=LONG)
-    try:
-        eventually(lambda: done, "both are done", SOON)
-    finally:
-        monkeypatch.undo()
-        watched._worker.wake()
+    with no_thread("distlock-outage"):
+        watched.postpone(unavailable if refuses else lambda: None, after=0.0, within=LONG)
+        answers.set()
+        assert watched._step() == (outage.RETRY_AFTER if refuses else 0.0)
 
 
 def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one() -> None:
