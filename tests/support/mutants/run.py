@@ -73,6 +73,10 @@ def run_tests(runner: Any, *, mutant_name: str | None, tests: Iterable[str]) -> 
         except KeyboardInterrupt:  # a mutant has let out what a test interrupts with
             return 1
         if session.testsfailed:
+            if mutant_name is None:  # mutmut says only that one has failed
+                stats = item.config.pluginmanager.get_plugin("terminalreporter").stats
+                failed = [report.longreprtext for kind in ("failed", "error") for report in stats.get(kind, ())]
+                os.write(2, "\n".join([f"Without any mutant {item.nodeid} fails:", *failed]).encode())
             return 1
     del unused
     return 0
