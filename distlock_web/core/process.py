@@ -56,5 +56,15 @@ def _copied() -> None:
             Process.forgetting = 0
 
 
+def _forked() -> None:
+    """In the child of a fork that Python tells of, sooner than it would be noticed, and whatever its pid is.
+
+    In a namespace of its own it may have that of its parent: 1, where the parent is the first in a container.
+    """
+    Process.pid = Process.forgetting = 0
+    _copying.clear()
+    _copied()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_copied)  # sooner than it would be noticed
+    os.register_at_fork(after_in_child=_forked)

@@ -105,14 +105,16 @@ class Worker:
         with self._lock:
             if self.runs:
                 return True
-            run = self._run = _Run(self._work, self._name)
+            run = self._run = None
             try:
+                run = self._run = _Run(self._work, self._name)
                 _start(run.thread)
             except RuntimeError as error:
                 logger.warning("The thread %s could not be started: %s", self._name, error)
             finally:
-                run.starter = None
-                if run.thread.ident is None and self._run is run:
+                if run is not None:
+                    run.starter = None
+                if run is not None and run.thread.ident is None and self._run is run:
                     self._run = None
             return self._run is not None
 

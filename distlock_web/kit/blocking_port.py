@@ -12,6 +12,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..core.backend import Backend, Busy, Claim, Granted, LockInfo, Loss, Port, WaiterInfo
@@ -82,7 +83,7 @@ class Executors:
     def __init__(self, name: str) -> None:
         self._name = name
         self._start()
-        #: By token: requests that make it the owner, whose task was cancelled, and whose thread goes on.
+        #: By token: requests that make it the owner, whose task was cancelled or closed, and whose thread goes on.
         self.interrupted: dict[str, Future[Any]] = {}
 
     def _start(self) -> None:
@@ -188,11 +189,15 @@ class BlockingPort(Port):
             running = _submit(pool, verb, *args)
         except BackendUnavailable as error:
             raise NotSent(str(error)) from error.__cause__
+        answer = asyncio.wrap_future(running)
         try:
-            return await asyncio.wrap_future(running)
-        except asyncio.CancelledError:
-            # One that has not begun is cancelled with the task. One that runs may take the lock yet: see cancel().
-            if not running.cancelled():
+            return await answer
+        except (asyncio.CancelledError, GeneratorExit):
+            # One that has not begun is cancelled with the task. One that runs may take the lock yet: see cancel(). Of a
+            # coroutine that is closed asyncio cancels nothing; where its loop has ended, it tells nobody.
+            with suppress(RuntimeError):
+                answer.cancel()
+            if not running.cancel():
                 self._executors.interrupted.update(dict.fromkeys(tokens, running))
             raise
 

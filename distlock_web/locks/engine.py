@@ -77,9 +77,11 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
             warn_once(scope)
         chain.enter(scope)
     except BaseException as error:
-        await abort(scope, error)
-        if ticket is not None:
-            await handover.end_transit(scope, ticket, error)
+        try:
+            await abort(scope, error)
+        finally:  # also where that is interrupted
+            if ticket is not None:
+                await handover.end_transit(scope, ticket, error)
         tell_of_rejection(scope, error)
         raise
 

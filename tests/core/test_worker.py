@@ -84,6 +84,22 @@ def test_a_thread_that_cannot_be_started_is_missed_by_nobody(caplog: pytest.LogC
     eventually(lambda: tasks.done == [1, 2], "the next start does it")
 
 
+def test_nor_is_one_that_cannot_even_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sub-interpreter may have no daemon threads: ``start`` raised, where it has to say that there is none."""
+
+    def refused(*args: object, **options: object) -> None:
+        raise RuntimeError("daemon threads are disabled in this (sub)interpreter")
+
+    tasks = Tasks()
+    assert tasks.add(1)
+    eventually(lambda: tasks.done == [1] and not tasks.worker.runs, "all is done")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", refused)
+        assert not tasks.add(2)
+    assert tasks.add(3)
+    eventually(lambda: tasks.done == [1, 2, 3], "the next start does it")
+
+
 def test_nor_is_one_whose_start_was_interrupted() -> None:
     tasks = Tasks()
     with no_thread(NAME, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):

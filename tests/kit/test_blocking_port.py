@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -17,7 +17,14 @@ from distlock_web.core.backend import Busy, Capabilities, Claim, Granted, LockIn
 from distlock_web.core.errors import ConfigurationError, NotSent
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive, new_token
 from distlock_web.kit import blocking_port
-from distlock_web.kit.blocking_port import ACQUIRING_THREADS, BlockingBackend, BlockingPort, BlockingVerbs, Executors
+from distlock_web.kit.blocking_port import (
+    ACQUIRING_THREADS,
+    HOLDING_THREADS,
+    BlockingBackend,
+    BlockingPort,
+    BlockingVerbs,
+    Executors,
+)
 from distlock_web.kit.wakeups import PLACE, Wakeups, stagger
 from tests.support.waiting import PATIENCE
 
@@ -118,6 +125,35 @@ def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Ca
 
     asyncio.run(main())
     assert ports.verbs.answered == ["acquire", "cancel"]
+
+
+@pytest.mark.parametrize("loop", ["runs", "has ended"])
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("take", [_acquire, _attach])
+def test_nor_does_that_of_a_coroutine_that_is_closed(
+    ports: Ports, take: Callable[..., Any], begun: bool, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asyncio cancels nothing then: it was asked after that, and took the lock for nobody."""
+    others, claim = list[Future[Any]](), a_claim()
+    if not begun:  # all threads are in use, of both kinds
+        for pool, size in ((ports.executors.acquiring, ACQUIRING_THREADS), (ports.executors.holding, HOLDING_THREADS)):
+            others += [pool.submit(ports.verbs.may_answer.wait, PATIENCE) for _ in range(size)]
+    coroutine = take(ports.tasks, claim)
+
+    async def main() -> None:
+        coroutine.send(None)
+        if begun:
+            await ports.verbs.until_asked()
+        if loop == "runs":
+            coroutine.close()
+
+    asyncio.run(main())
+    coroutine.close()
+    threading.Timer(0.05, ports.verbs.may_answer.set).start()
+    drive(ports.threads.cancel(claim))
+    wait([*others, *(pool.submit(len, "") for pool in (ports.executors.acquiring, ports.executors.holding))], PATIENCE)
+    assert ports.verbs.answered == ["acquire", "cancel"][not begun :]
+    assert not [record for record in caplog.records if record.name == "concurrent.futures"]
 
 
 def test_nor_does_one_that_goes_on_in_another_thread_when_the_loop_ends(ports: Ports) -> None:

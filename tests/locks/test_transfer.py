@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, NotHeld, attach, lock
+from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, NotHeld, aattach, attach, lock
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Claim, Port
 from distlock_web.core.registry import registry
@@ -103,6 +103,32 @@ def test_of_a_ticket_that_is_used_twice_at_once_the_first_use_goes_on(
     lease = attach(ticket)
     assert set(held()) == {"disLock:a", "disLock:b"}
     lease.release()
+
+
+async def test_an_attach_that_fails_and_is_cancelled_while_it_gives_back_leaves_none_in_transit(
+    memory_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other names stayed in transit for all its time."""
+    sent = {each: getattr(MemoryPort, each) for each in ("attach", "release")}
+
+    async def unanswered(port: MemoryPort, claim: Claim, proof: str) -> Any:
+        if claim.name == "disLock:b":
+            raise BackendUnavailable("No answer.")
+        return await sent["attach"](port, claim, proof)
+
+    async def cancelled(port: MemoryPort, *args: Any) -> Any:
+        attaching.cancel()
+        await asyncio.sleep(0)
+        return await sent["release"](port, *args)
+
+    lease = await lock(["a", "b", "c"]).aacquire()
+    ticket = await lease.adetach(transit=600)
+    monkeypatch.setattr(MemoryPort, "attach", unanswered)
+    monkeypatch.setattr(MemoryPort, "release", cancelled)
+    attaching = asyncio.ensure_future(aattach(ticket))
+    await asyncio.wait([attaching])
+    assert attaching.cancelled()
+    assert await asyncio.to_thread(held) == {}
 
 
 @pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one", "two"])
