@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from ..core.errors import BackendUnavailable, KeyReused, LockBusy
+from ..core.errors import ConfigurationError, DistLockError, KeyReused, LeaseLost, LockBusy
 from ..core.registry import registry
 from ..core.runtime import now
 from ..locks.lease import Lease, current_lease
@@ -65,7 +65,11 @@ def run(options: Namespace, context: Context) -> int:
             f"own, or let the key run again: `distlock once forget`.",
             USAGE,
         ) from error
-    except BackendUnavailable as error:
+    except ConfigurationError:
+        raise
+    except LeaseLost as error:  # of --once: the command has ended, and what was done is not recorded
+        raise CommandFailed(str(error), LOST) from error
+    except DistLockError as error:  # its usual status may be a command's own
         known = "" if running.has_lock else f"The lock {options.key!r} was not taken, and the command was not run. "
         raise CommandFailed(f"{known}{error}", UNAVAILABLE) from error
 
@@ -182,9 +186,11 @@ class CommandRun:
 
     def _wait(self) -> int:
         """The command's exit status as a shell has it."""
+        # As PID 1 we inherit orphans, which nobody else reaps. Else another child is that of who has started it.
+        awaited = -1 if os.getpid() == 1 else self._pid
         while True:
-            pid, status = os.wait()
-            if pid == self._pid:  # as PID 1 or subreaper we inherit orphans: their ends are not the command's
+            pid, status = os.waitpid(awaited, 0)
+            if pid == self._pid:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else SIGNALLED - code
 

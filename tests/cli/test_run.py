@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -19,13 +19,16 @@ from typing import Any
 
 import pytest
 
-from distlock_web import lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, lock
 from distlock_web.cli import launch
 from distlock_web.cli import run as run_module
 from distlock_web.cli.exit_codes import CommandFailed
+from distlock_web.cli.main import execute
 from distlock_web.cli.output import Output
 from distlock_web.cli.parser import parser
 from distlock_web.cli.run import CommandRun, Interrupted
+from distlock_web.core import errors
+from distlock_web.core.errors import DistLockError, KeyReused
 from distlock_web.core.registry import registry
 from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import RedisServer, free_port
@@ -389,6 +392,54 @@ def test_a_store_that_does_not_answer() -> None:
     assert ended.returncode == 69
     assert ended.stderr.startswith("distlock: The lock 'x' was not taken, and the command was not run. ")
     assert "does not answer" in ended.stderr
+
+
+ERRORS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, DistLockError)]
+CODES = {LockBusy: 75, LeaseLost: 76, ConfigurationError: 64, KeyReused: 64}
+
+
+@pytest.mark.parametrize("moment", ["before the command", "after it"])
+@pytest.mark.parametrize("kind", ERRORS)
+def test_no_error_of_ours_has_a_status_that_may_be_the_commands(
+    monkeypatch: pytest.MonkeyPatch, kind: type[DistLockError], moment: str
+) -> None:
+    """Such as an error of the database that has no name here: 1, and cron took it for the job's."""
+    error = kind.__new__(kind, "words of it")
+
+    @contextmanager
+    def fails(*args: object, **options: object) -> Iterator[Lease]:
+        if moment == "after it":
+            with lock("x") as lease:
+                yield lease
+        raise error
+
+    monkeypatch.setattr(run_module, "lock", fails)
+    with pytest.raises(CommandFailed) as caught:
+        execute(["run", "-k", "x", "--", "true"], "distlock")
+    code = caught.value.exit_code
+    assert code == next((CODES[each] for each in kind.__mro__ if each in CODES), 69)
+    if code == 69:
+        assert str(caught.value).endswith("words of it")
+        assert ("the command was not run" in str(caught.value)) is (moment == "before the command")
+
+
+#: What leaves a child running, before `distlock run` begins: as the start of a project may.
+STARTS_A_CHILD = """
+import subprocess, sys
+from distlock_web.cli.main import execute
+child = subprocess.Popen(["sh", "-c", "exit 5"])
+assert execute(["run", "-k", "x", "--", "sh", "-c", "sleep 0.3; exit 7"], "distlock") == 7
+assert child.wait() == 5, child.returncode
+"""
+
+
+def test_the_end_of_another_child_is_left_to_who_started_it(redis_store: str) -> None:
+    """`manage.py distlock run` took the status of what the project's start had left running: it was 0 for it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTS_A_CHILD], env=environment(redis_store), capture_output=True, text=True,
+        timeout=PATIENCE, check=False, start_new_session=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: str, marker: Path) -> None:
