@@ -17,8 +17,8 @@ from ..core.registry import configure, configure_url
 from ..ops.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..ops.readable import printable
 from . import doctor, done, held, init, run
-from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .output import Output, TextStream, open_closed_streams, say, unread
+from .exit_codes import DONE, NO, SIGNALLED, UNAVAILABLE, UNWRITTEN, USAGE, CommandFailed
+from .output import Output, TextStream, Unwritten, open_closed_streams, say, unread
 from .parser import Context, parser
 
 _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
@@ -37,9 +37,6 @@ def console(program: str = "distlock") -> NoReturn:
     """The console script: the stores are those of ``--url``, ``--config`` or ``DISTLOCK_URL``."""
     logging.basicConfig(format="distlock: %(message)s")  # what the locks warn of; a framework has its own
     try:
-        if sys.argv[1:] == ["--version"]:
-            print(f"distlock {__version__}")
-            sys.exit(0)
         code = execute(sys.argv[1:], program, stores=True)
     except CommandFailed as failed:
         say(sys.stderr, f"distlock: {failed}\n")
@@ -64,16 +61,35 @@ def execute(
     doctor's.
     """
     open_closed_streams()
-    options = _parsed(argv, program, stores)
-    context = Context(Output(stream or sys.stdout), Output(sys.stderr), findings)
+    out = Output(stream or sys.stdout)
     try:
-        _configure(options)
-        code = _COMMANDS[options.command](options, context)
-        context.out.stream.flush()
+        try:
+            code = _executed(argv, program, stores, Context(out, Output(sys.stderr), findings))
+        except SystemExit:  # --help, whose text is not out yet
+            Output(sys.stdout).flush()
+            raise
+        except CommandFailed:  # which says more than that its first lines were lost
+            say(out.stream, "")
+            raise
+        out.flush()
         return code
-    except BrokenPipeError:  # `distlock list | head`
+    except Unwritten as error:
         unread(sys.stdout)
-        return SIGNALLED + 13
+        if isinstance(error.__cause__, BrokenPipeError):  # `distlock list | head`
+            return SIGNALLED + 13
+        raise CommandFailed(
+            f"Output was lost: {error.__cause__}. The command itself may be done.", UNWRITTEN
+        ) from error
+
+
+def _executed(argv: Sequence[str], program: str, stores: bool, context: Context) -> int:
+    if stores and list(argv) == ["--version"]:  # a framework has its own
+        context.out.line(f"distlock {__version__}")
+        return DONE
+    try:
+        options = _parsed(argv, program, stores)
+        _configure(options)
+        return _COMMANDS[options.command](options, context)
     except StoreUnreachable as error:
         raise CommandFailed(str(error), UNAVAILABLE) from error
     except ConfigurationError as error:

@@ -18,6 +18,10 @@ class TextStream(Protocol):
     def fileno(self) -> int: ...
 
 
+class Unwritten(Exception):
+    """Standard output takes no more; why is its ``__cause__``."""
+
+
 _STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
 
 
@@ -45,7 +49,16 @@ class Output:
 
     def write(self, text: str) -> None:
         encoding = getattr(self.stream, "encoding", None) or "utf-8"  # a name may have what a locale has not
-        self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        try:
+            self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        except OSError as error:
+            raise Unwritten from error
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            raise Unwritten from error
 
     def line(self, text: str = "") -> None:
         self.write(text + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise CommandFailed(f"{message}\n{self.format_usage()}`{self.prog} --help` explains.", USAGE)
+
+    def print_help(self, file: Any = None) -> None:
+        Output(file or sys.stdout).write(self.format_help())  # argparse's own does not say that it could not
 
 
 def parser(program: str, *, stores: bool) -> Parser:

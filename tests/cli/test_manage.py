@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distlock_web import lock
+from distlock_web import LeaseLost, lock
+from distlock_web.core.registry import registry
+from distlock_web.ops.held_locks import list_all
 from tests.support.cli import COMMAND
 from tests.support.database_servers import PostgresServer
 from tests.support.databases import new_database
@@ -50,17 +54,58 @@ def _migrate_twice(tmp_path: Path, database: dict[str, Any]) -> None:
     assert "No migrations to apply." in ended.stdout
 
 
-@pytest.mark.parametrize("program", ["distlock", "manage.py"])
-def test_a_reader_that_leaves_early_is_no_error(redis_store: str, tmp_path: Path, program: str) -> None:
-    """``distlock list | head -1``"""
-    (tmp_path / "manage.py").write_text(MANAGE.format(database={}, store='{"LOCATION": os.environ["DISTLOCK_URL"]}'))
-    command = {"distlock": COMMAND, "manage.py": (sys.executable, "manage.py", "distlock")}[program]
+@contextmanager
+def nobody() -> Iterator[int]:
+    """What has no reader."""
     reading, writing = os.pipe()
     os.close(reading)
-    with lock("order:7", expire=60):
+    yield writing
+    os.close(writing)
+
+
+@contextmanager
+def full_disk() -> Iterator[int]:
+    with open("/dev/full", "wb") as file:
+        yield file.fileno()
+
+
+LOST = {"nobody": (nobody, 128 + 13, ""), "a full disk": (full_disk, 74, "Output was lost: [Errno 28]")}
+#: Many locks are more than a stream keeps for later.
+SAYS = {
+    "the help": ["--help"], "the version": ["--version"], "the help of one": ["release", "--help"],
+    "one lock": ["list"], "many": ["list", "--json"], "a release": ["release", "order:7", "--yes"],
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has such a file")
+@pytest.mark.parametrize(
+    ("program", "said", "buffered"),
+    [
+        *(("distlock", said, True) for said in SAYS),
+        *(("distlock", said, False) for said in ("the help", "a release")),
+        *(("manage.py", said, True) for said in ("the help of one", "a release")),
+    ],
+)
+@pytest.mark.parametrize("sink", LOST)
+def test_what_cannot_be_written_has_a_status_of_its_own(
+    redis_store: str, tmp_path: Path, program: str, said: str, buffered: bool, sink: str
+) -> None:
+    """A lock was released, and the status was that of one that is not; help had Python's own words, and 120."""
+    (tmp_path / "manage.py").write_text(MANAGE.format(database={}, store='{"LOCATION": os.environ["DISTLOCK_URL"]}'))
+    command = {"distlock": COMMAND, "manage.py": (sys.executable, "manage.py", "distlock")}[program]
+    make, code, words = LOST[sink]
+    environment = {**os.environ, "DISTLOCK_URL": redis_store, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    with ExitStack() as held, make() as writing:
+        for number in range(100 if said == "many" else 8):
+            held.enter_context(suppress(LeaseLost))
+            held.enter_context(lock(f"order:{number}", expire=60))
         ended = subprocess.run(
-            [*command, "list"], cwd=tmp_path, env={**os.environ, "DISTLOCK_URL": redis_store},
+            [*command, *SAYS[said]], cwd=tmp_path, env=environment,
             stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (128 + 13, "")
+        names = {row.lock.name for row in list_all(registry()).rows}
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+    assert ("disLock:order:7" in names) is (said != "a release")
