@@ -36,6 +36,7 @@ INSECURE = Fault(
 OPTIONS = Fault("wrong", "cannot be connected to with these options")
 INTERRUPTED = Fault("not_now", "was told to interrupt the request")
 NO_DATABASE = Fault("wrong", "does not exist")
+NO_SCHEMA = Fault("wrong", "has no such schema: make it with CREATE SCHEMA, or name another")
 FULL = Fault("not_now", "has no more connections to give")
 STARTING = Fault("not_now", "is starting or shutting down")
 NO_ROOM = Fault("not_now", "has no disk, no memory, or no other resource left for it")
@@ -45,7 +46,7 @@ DISK = Fault("not_now", "cannot read or write its files")
 POSTGRESQL: Mapping[str, Fault] = {
     "40001": AGAIN, "40P01": AGAIN, "23505": AGAIN, "42P07": AGAIN, "42710": AGAIN,
     "55P03": LOCKED, "57014": LOCKED,
-    "42P01": NO_TABLE, "42703": NO_TABLE, "3F000": NO_TABLE,
+    "42P01": NO_TABLE, "42703": NO_TABLE, "3F000": NO_SCHEMA,
     "25006": READ_ONLY,
     "42501": RIGHTS, "28": PASSWORD, "3D000": NO_DATABASE, "57P04": NO_DATABASE,
     "53": NO_ROOM, "53300": FULL,
@@ -102,6 +103,7 @@ SQLITE_WORDS: Mapping[str, Fault] = {
     "database is locked": Fault("locked", "is locked: another program keeps its write lock"),
     "UNIQUE constraint failed": AGAIN,
     "already exists": AGAIN,
+    "unknown database": NO_SCHEMA,
     "no such table": NO_TABLE,
     "no such column": NO_TABLE,
     "has no column": NO_TABLE,

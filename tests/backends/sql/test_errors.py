@@ -112,6 +112,19 @@ def test_a_database_that_does_not_exist(location: str) -> None:
     refused(missing, "missing.*does not exist", wrong=True)
 
 
+def test_a_schema_that_does_not_exist(settings: dict[str, Any]) -> None:
+    """PostgreSQL's was one without tables: its user was told to drop them. SQLite's had no meaning here."""
+    said = refused(settings["LOCATION"], "has no such schema|does not exist", wrong=True, schema="nowhere")
+    assert "nowhere" in said
+    assert "drop" not in said
+
+
+def test_a_search_path_that_leads_nowhere(postgres_settings: dict[str, Any]) -> None:
+    location = make_url(postgres_settings["LOCATION"]).set(query={"options": "-csearch_path=nowhere"})
+    said = refused(location.render_as_string(hide_password=False), "has no such schema", wrong=True)
+    assert "drop" not in said
+
+
 def test_a_keyword_that_the_driver_does_not_have() -> None:
     """It was a TypeError of every lock, which nobody takes for a setting; and an outage, where the host was away."""
     refused("mysql://h.invalid/x", "'ssl_mode'", wrong=True, connect_args={"ssl_mode": "REQUIRED"})
