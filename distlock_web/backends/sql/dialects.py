@@ -140,6 +140,10 @@ class PostgreSQL(Dialect):
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
         )
 
+    def create(self, table: Table, at: str) -> Iterator[str]:
+        # In one request, which is one transaction: a table that is there has its indexes.
+        yield "; ".join(super().create(table, at))
+
     def add(self, table: Table, at: str, values: Sequence[str]) -> str:
         # Each of the three needs the one before it. What else the caller's transaction waits for has its own limit.
         kinds = (kind.removeprefix("LONG") for _, kind in table.columns)

@@ -9,16 +9,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
-from distlock_web.backends.sql import verbs
+from distlock_web.backends.sql import schema, verbs
 from distlock_web.backends.sql.faults import MYSQL, POSTGRESQL, of_mysql, of_postgresql
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
 from tests.support.callers import Beside
+from tests.support.databases import new_database
 from tests.support.stores.sql import TABLES, end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, eventually
 
@@ -208,6 +209,29 @@ def test_whatever_is_asked_first_makes_the_tables(no_tables: dict[str, Any], ver
     }
     assert not ask[verb]()
     assert drive(port.inspect()) == []
+
+
+@pytest.fixture(params=["sqlite", "postgres"])  # MariaDB's indexes are part of the table's own statement
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    port = 0 if request.param == "sqlite" else request.getfixturevalue("postgres_server").port
+    with new_database(request.param, port, tmp_path) as made:
+        yield {"LOCATION": made.sqlalchemy}
+        registry().close()
+
+
+@pytest.mark.parametrize("index", [name for table in schema.TABLES for name, _ in table.indexes])
+def test_a_table_has_its_indexes_or_is_not_there(fresh: dict[str, Any], index: str) -> None:
+    """Who died between the two statements left a table that was without its index for ever."""
+    store = configure({"default": fresh}).store("default").backend
+    with somebody_elses(fresh) as connection:
+        do(connection, f"CREATE TABLE {index} (a INTEGER)")  # so that the table can be made, and its index cannot
+        with pytest.raises(DistLockError):
+            store.prepare()
+        do(connection, f"DROP TABLE {index}")
+        store.prepare()
+    with somebody_elses(fresh) as another:
+        made = inspect(another)
+        assert index in {each["name"] for table in TABLES for each in made.get_indexes(table)}
 
 
 @pytest.mark.parametrize("verb", ["done", "inspect"])
