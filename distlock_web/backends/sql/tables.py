@@ -134,9 +134,12 @@ class Tables:
         self.leave = Statement(f"DELETE FROM {waiter} WHERE token = :whose")
         self.leave_many = Statement(f"DELETE FROM {waiter} WHERE token IN :tokens")
         self.strike = Statement(f"DELETE FROM {waiter} WHERE {queue} AND token LIKE :process")
-        self.waiters = Statement(
-            f"SELECT name_key, count(*) AS waiters FROM {waiter} WHERE deadline > {clock} GROUP BY name_key"
+        waiters, of_each = (
+            f"SELECT name_key, count(*) AS waiters FROM {waiter} WHERE deadline > {clock}",
+            "GROUP BY name_key",
         )
+        self.waiters = Statement(f"{waiters} {of_each}")
+        self.waiters_of = Statement(f"{waiters} AND name_key IN :keys {of_each}")
         self.firsts = Statement(
             f"SELECT min(place) FROM {waiter} WHERE {queue} GROUP BY substr(token, 1, {Token.STORE_DIGITS}) "
             f"ORDER BY min(place) LIMIT {HEADS}"

@@ -288,9 +288,10 @@ class SQLVerbs(BlockingVerbs):
 
         def work(transaction: Transaction) -> list[LockInfo]:
             tables = transaction.tables
-            keys = None if names is None else [key_of(name) for name in names]
-            held = transaction.run(tables.held if keys is None else tables.taken, {"keys": keys}).all()
-            waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
+            keys = {} if names is None else {"keys": [key_of(name) for name in names]}
+            held = transaction.run(tables.taken if keys else tables.held, keys).all()
+            counted = transaction.run(tables.waiters_of if keys else tables.waiters, keys).all() if held else ()
+            waiters = {row.name_key: row.waiters for row in counted}
             shared, shares = [row.name_key for row in held if row.state == SEVERAL], defaultdict(list)
             for share in transaction.run(tables.shares, {"keys": shared}).all() if shared else ():
                 shares[share.name_key].append(share)
@@ -303,7 +304,7 @@ class SQLVerbs(BlockingVerbs):
                     lines.append(as_info(row, waiting))
             return lines
 
-        return self._database.run(work)
+        return self._database.run(work, begin=False)  # it reads: on SQLite it would wait for the write lock
 
     def done(self, limit: int) -> list[LockInfo]:
         return [as_info(row, 0) for row in self._database.read(self._database.tables.done, {"limit": limit})]

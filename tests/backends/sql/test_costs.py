@@ -10,9 +10,11 @@ import pytest
 
 from distlock_web import configure, lock
 from distlock_web.backends.sql import database
+from distlock_web.backends.sql.statement import execute
 from distlock_web.core.backend import SHARED, Claim
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import Beside, threads, unrelated
+from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, eventually
 
 
@@ -87,6 +89,32 @@ def test_readers_that_enter_together_cost_less_than_a_request_each(store: Any, s
     writer.release()
     assert len(said) < many
     assert len(drive(port.inspect(["disLock:first"]))) == many
+
+
+def test_a_look_at_one_lock_reads_of_no_other_and_waits_for_nobody(
+    settings: dict[str, Any], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that polls read all queues each time; on SQLite each look kept, and waited for, the file's write lock."""
+    holder, port = unrelated("first"), store.backend.sync_port()
+    drive(port.acquire(Claim("disLock:first", new_token(), LONG), None))
+    with somebody_elses(settings) as other:
+        keep(other, "disLock:first")
+        asked: list[str] = []
+        caller = get_ident()
+
+        def heard(connection: Any, text: str, *rest: Any) -> Any:
+            if get_ident() == caller:
+                asked.append(text)
+            return execute(connection, text, *rest)
+
+        monkeypatch.setattr(database, "execute", heard)
+        [line] = drive(port.inspect(["disLock:first"]))
+        end(other)
+    assert line.waiters == 1
+    assert [text for text in asked if "name_key IN" not in text] == []
+    assert len(asked) == 2
+    monkeypatch.undo()
+    holder.release()
 
 
 def test_waiters_share_one_thread_and_keep_no_connection(store: Any, beside: Beside) -> None:
