@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from kazoo.exceptions import NoNodeError
 
 from ...core.backend import LockInfo
+from ...core.errors import ConfigurationError
 from .lock_queue import MIN_RECHECK, LockQueue, View, view_of
 from .nodes import CLAIMED, HELD, OFFERED, ROOT, WAITING, name_of, path_of
 from .requests import get_request, look_requests
 from .session import Session
+
+logger = logging.getLogger("distlock_web")
+T = TypeVar("T")
 
 #: Locks that are read in one round trip.
 BATCH = 100
@@ -19,6 +24,7 @@ BATCH = 100
 
 def inspect(queue: LockQueue, session: Session, names: Sequence[str] | None) -> list[LockInfo]:
     """Reads the whole tree, in parts. What it finds whose time is over it removes, as who comes for the lock would."""
+    everything = names is None
     if names is None:
         (found,) = session.send(lambda client: client.get_children_async(ROOT))
         names = [] if isinstance(found, NoNodeError) else [name_of(component) for component in found]
@@ -26,23 +32,36 @@ def inspect(queue: LockQueue, session: Session, names: Sequence[str] | None) -> 
         queue.touch()
     lines: list[LockInfo] = []
     for first in range(0, len(names), BATCH):
-        lines += _some(queue, session, names[first : first + BATCH])
+        lines += _some(queue, session, names[first : first + BATCH], everything)
     return lines
 
 
-def _some(queue: LockQueue, session: Session, names: Sequence[str]) -> list[LockInfo]:
+def _some(queue: LockQueue, session: Session, names: Sequence[str], everything: bool) -> list[LockInfo]:
     paths = [path_of(name) for name in names]
     answers = session.send(*[request for path in paths for request in look_requests(path)])
     pairs = zip(answers[::2], answers[1::2], strict=True)
     views = [
         (name, view)
         for name, path, pair in zip(names, paths, pairs, strict=True)
-        if (view := view_of(path, *pair)).queue
+        if (view := _ours(everything, view_of, path, *pair)) is not None and view.queue
     ]
     children = [view.child_path(child) for _, view in views for child in view.queue[:2]]
     found = iter(session.send(*map(get_request, children)) if children else ())
-    lines = [_info_of(queue, name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views]
+    lines = [
+        _ours(everything, _info_of, queue, name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views
+    ]
     return [line for line in lines if line is not None]
+
+
+def _ours(everything: bool, read: Callable[..., T], *given: Any) -> T | None:
+    """What a node says. Of everything one is left out that is a stranger's, or a newer version's: the rest is shown."""
+    try:
+        return read(*given)
+    except ConfigurationError as error:
+        if not everything:
+            raise
+        logger.warning("A node is left out of the list of locks: %s", error)
+        return None
 
 
 def _info_of(queue: LockQueue, name: str, view: View, found: Any, second: Any = None) -> LockInfo | None:
