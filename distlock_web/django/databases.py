@@ -68,11 +68,20 @@ class DjangoDatabase:
         try:
             wrapper.connect()
         except Error as error:  # Django's, of the questions that it asks on a fresh connection
-            raise error.__cause__ or error from None
+            if error.__cause__ is not None:
+                raise error.__cause__ from None
+            raise self._refused(error) from error  # its own, such as of a server that is too old for it
+        except ImproperlyConfigured as error:
+            raise self._refused(error) from error
         finally:
             # Nothing but the borrower has the connection: where a signal's exception interrupts him it ends with him.
             del wrapper.get_new_connection
             wrapper.connection = None
+
+    def _refused(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(
+            f"Django cannot connect to the database {self._alias!r}: {' '.join(str(error).split())}"
+        )
 
 
 def database(alias: str) -> DjangoDatabase:

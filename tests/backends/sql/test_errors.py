@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.core.runtime import now
+from distlock_web.ops.doctor import examine_store
 from distlock_web.testing.servers import free_port
 from tests.support.database_servers import PostgresServer
 from tests.support.proxy import Proxy
@@ -123,6 +125,34 @@ def test_a_search_path_that_leads_nowhere(postgres_settings: dict[str, Any]) -> 
     location = make_url(postgres_settings["LOCATION"]).set(query={"options": "-csearch_path=nowhere"})
     said = refused(location.render_as_string(hide_password=False), "has no such schema", wrong=True)
     assert "drop" not in said
+
+
+#: What Django itself refuses when it connects, in its own words, without an error of the driver.
+REFUSED_BY_DJANGO = {
+    "postgres": ({"isolation_level": 99}, "isolation level"),
+    "mariadb": ({"isolation_level": "bogus"}, "isolation level"),
+    "sqlite": ({"transaction_mode": "BOGUS"}, "transaction_mode"),
+}
+
+
+@pytest.mark.parametrize("too_old", [False, True], ids=["an option", "too old for Django"])
+@pytest.mark.parametrize("kind", REFUSED_BY_DJANGO)
+def test_what_django_refuses_is_a_setting(
+    kind: str, too_old: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came out of each lock as it was, and `distlock doctor` ended in it."""
+    store = configure({"default": request.getfixturevalue(f"{kind}_django_settings")}).store("default")
+    options, says = REFUSED_BY_DJANGO[kind]
+    if too_old:
+        says = "or later is required"
+        monkeypatch.setattr("django.db.backends.base.base.RAN_DB_VERSION_CHECK", set())
+        monkeypatch.setattr(type(connections["locks"].features), "minimum_database_version", (99,))
+    else:
+        monkeypatch.setitem(connections["locks"].settings_dict, "OPTIONS", options)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"'locks'.*{says}"):
+            lock("a").acquire()
+    assert says in " ".join(finding.problem for finding in examine_store(store))
 
 
 def test_a_keyword_that_the_driver_does_not_have() -> None:
