@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
+from weakref import ref
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -170,20 +171,25 @@ def savepoint_of_test_case(alias: str) -> transaction.Atomic:
 
 def open_transaction() -> str | None:
     """For the warning about plain locks: the transaction that the running code is inside of."""
-    for connection in getattr(_opened, "connections", ()):
+    for known in getattr(_opened, "connections", ()):
+        connection = known()
+        if connection is None:
+            continue
         if in_real_transaction(connection) if connection.in_atomic_block else _begun_without_autocommit(connection):
             return f"a transaction on the database {connection.alias!r}"
     return None
 
 
 # Which connections this thread has opened. Every lock asks, and connections.all() costs as much as a tenth of a lock.
+# Weakly: a project may make one for each job, and let go of it.
 _opened = threading.local()
 
 
 def _remember(connection: BaseDatabaseWrapper, **kwargs: object) -> None:
-    known = _opened.__dict__.setdefault("connections", [])
-    if connection not in known and not hasattr(connection, "distlock"):  # the locks' own
-        known.append(connection)
+    known = [each for each in getattr(_opened, "connections", ()) if each() not in (None, connection)]
+    if not hasattr(connection, "distlock"):  # the locks' own
+        known.append(ref(connection))
+    _opened.connections = known
 
 
 connection_created.connect(_remember, dispatch_uid="distlock_web")

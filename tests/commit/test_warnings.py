@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import ref
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 
 from distlock_web import distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
+from distlock_web.django.transactions import _opened
 
 pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 
@@ -110,3 +113,22 @@ def test_another_lock_inside_ends_before_the_commit() -> None:
 
     with pytest.warns(OpenTransactionWarning):
         outer()
+
+
+def test_a_connection_that_its_project_has_let_go_of_is_not_kept() -> None:
+    """One for each job, as by ``create_connection()``: a thread that lives long kept all of them, and asked each."""
+    gone = []
+    for number in range(5):
+        made = connections.create_connection("default") if number % 2 else connections["default"].copy()
+        made.connect()
+        with told() as found, transaction.atomic(), lock("order"):
+            pass
+        assert [each.category for each in found] == [OpenTransactionWarning], "those that are kept are asked"
+        made.close()
+        gone.append(ref(made))
+        del made
+        gc.collect()
+    assert [each() for each in gone] == [None] * 5
+    with connections["default"].copy().cursor():
+        pass
+    assert len(_opened.connections) <= 3, "nor what is left of them"
