@@ -19,6 +19,7 @@ class ByFramework:
     def __init__(self, known: FrameworkDatabase, dialect: Dialect, connect_args: Mapping[str, Any]) -> None:
         self._known, self._dialect, self._connect_args = known, dialect, connect_args
         self.errors: tuple[type[Exception], ...] = (known.driver.Error, Unanswered)
+        self._file: tuple[object, str] | None = None  #: of SQLite, with the version of which it was found
         if dialect.drivers and _root(known.driver.__name__) not in dialect.drivers:
             raise self._refused(f"its driver is {known.driver.__name__}")
 
@@ -41,7 +42,12 @@ class ByFramework:
 
     @property
     def version(self) -> object:
-        return self._known.version
+        version = self._known.version
+        if self._dialect.kind != "sqlite":
+            return version
+        if self._file is None or self._file[0] != version:  # to find the file takes a look at each of its folders
+            self._file = version, self.place.name
+        return version, file_version(self._file[1])
 
     def connect(self) -> Any:
         adopted: Any = None
@@ -84,5 +90,22 @@ def _root(module: str) -> str:
 
 
 def real_path(name: str) -> str:
-    """Of a file that several links may lead to; SQLite and Django take a URI, too."""
-    return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+    """Of a file that several links may lead to."""
+    return os.path.realpath(_path(name))
+
+
+def file_version(name: str) -> object:
+    """Another one where an SQLite's file is another: it was deleted, or replaced by a backup. None: there is none.
+
+    Who has it open goes on in the old one, and who opens it finds the new one: both would have one lock.
+    """
+    try:
+        found = os.stat(_path(name))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _path(name: str) -> str:
+    """SQLite and Django take a URI, too."""
+    return unquote(urlsplit(name).path) if name.startswith("file:") else name

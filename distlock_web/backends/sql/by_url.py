@@ -13,6 +13,7 @@ from ...core.config import StoreConfig
 from ...core.database_address import DatabaseAddress
 from ...core.errors import ConfigurationError
 from ...core.location import has_stray_at
+from .by_framework import file_version
 from .dialects import Dialect
 
 _KINDS = {
@@ -58,7 +59,9 @@ class ByURL:
         # What stands behind the ? of a URL counts: a socket, perhaps, or another host than in front of it.
         return DatabaseAddress(self._dialect.kind, self._url.database or "", connect_args=self._said)
 
-    version = None
+    @property
+    def version(self) -> object:
+        return file_version(self._place[0]) if self._dialect.kind == "sqlite" else None
 
     def connect(self) -> Any:
         return self._dialect.connect(*self._place, **self._said)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +18,7 @@ from distlock_web.backends.sql import verbs
 from distlock_web.backends.sql.database import Locked
 from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.core.registry import registry
+from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import drive, new_token, now
 from tests.support.callers import unrelated
 from tests.support.forking import Fork, beside_threads, both_forks, in_child
@@ -210,3 +213,38 @@ def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
         for line in caplog.records
         if line.levelname == "WARNING" and "disLock:by_garbage" in line.getMessage()
     ]
+
+
+def deleted(file: Path, backup: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        Path(f"{file}{end}").unlink(missing_ok=True)
+
+
+def replaced(file: Path, backup: Path) -> None:
+    deleted(file, backup)
+    backup.replace(file)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "sqlite_django"])
+@pytest.mark.parametrize("change", [deleted, replaced])
+def test_who_runs_while_the_file_is_changed_goes_on_in_the_new_one(
+    kind: str, change: Callable[[Path, Path], None], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It stayed in the one that nobody else opened any more: two held one lock, for as long as both processes lived."""
+    settings = {"default": request.getfixturevalue(f"{kind}_settings")}
+    running = configure(settings).store("default").backend
+    running.prepare()
+    file = Path(running._requests.address.way.place.name)  # type: ignore[attr-defined]
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(tmp_path / "backup")) as copy:
+        source.backup(copy)
+    mine = [Claim("disLock:a", new_token(), LONG) for _ in range(3)]
+    port = running.sync_port()
+    assert isinstance(drive(port.acquire(mine[0], 0)), Granted)
+    change(file, tmp_path / "backup")
+    other = Registry(settings)
+    try:
+        assert isinstance(drive(other.store("default").backend.sync_port().acquire(mine[1], 0)), Granted), "it is new"
+        assert isinstance(drive(port.acquire(mine[2], 0)), Busy), "both are in one file"
+        assert drive(port.extend([mine[0]])) != [None], "the first is told"
+    finally:
+        other.close()
