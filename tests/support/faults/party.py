@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -170,20 +170,23 @@ class Party:
 
     @asynccontextmanager
     async def inside(self, the_lock: Lock | Lease, *, limit: int = 1, keep: float = 0.0) -> AsyncIterator[Lease]:
-        """``with the_lock``, recorded; ``keep``: if it ends well nobody has it for so long since it was acquired."""
+        """``with the_lock``, recorded; ``keep``: if it ends well nobody has it for so long since it was acquired.
+
+        Not if the store did not answer at the end: then the log says that the lock ends with its lease.
+        """
         holds: list[Hold] = []
         try:
-            async with self._inside(the_lock, holds, limit) as lease:
-                yield lease
+            with _unreachable_at_its_end() as unreachable:
+                async with self._inside(the_lock, holds, limit) as lease:
+                    yield lease
         except LeaseLost:
             for hold in holds:
                 if hold.state == "lost" and hold.reason in ("expired", "taken") and now() < hold.deadline:
                     self.record("early", hold.name, hold.fence)
             raise
-        if keep:
-            for hold in holds:
-                if hold.state == "released":
-                    self.record("kept", hold.name, at=hold.since + keep)
+        for hold in holds if keep else ():
+            if hold.state == "released" and hold.fence not in unreachable:
+                self.record("kept", hold.name, at=hold.since + keep)
 
     @asynccontextmanager
     async def _inside(self, the_lock: Lock | Lease, holds: list[Hold], limit: int) -> AsyncIterator[Lease]:
@@ -244,20 +247,17 @@ class Party:
                 self.record(kind, name, at=max(begun, min(now(), hold.deadline)))
             return fence
 
-        def heard(event: events.Event) -> None:
-            if event.kind == "released" and event.reason == "unreachable" and event.fence in ran:
-                self.record("unkept", name, event.fence)
-
         given = {"expire": self.lease, "wait": 4 * self.lease, "keep": 60, "result": True, **options}
         do = self.harness.decorated(job, once, key=lambda: self.key, store=self._store, **given)
 
         async def part() -> None:
             asked = now()
-            events.subscribe(heard, inline=True)
-            try:
-                answer = await do()
-            finally:
-                events.unsubscribe(heard)
+            with _unreachable_at_its_end() as unreachable:
+                try:
+                    answer = await do()
+                finally:
+                    for fence in unreachable & ran:
+                        self.record("unkept", name, fence)
             self.record("asked", name, answer, asked)
             self.record("answered", name, answer)
 
@@ -378,6 +378,22 @@ _KEPT = re.compile("distlock-watchdog$|distlock-[a-z]+-(acquire|hold)_")
 
 def _is_counted(thread: str) -> bool:
     return thread.startswith(("distlock", "asyncio_")) and not _KEPT.match(thread)
+
+
+@contextmanager
+def _unreachable_at_its_end() -> Iterator[set[int | None]]:
+    """The fences of the locks at whose release meanwhile the store did not answer."""
+    found: set[int | None] = set()
+
+    def heard(event: events.Event) -> None:
+        if event.kind == "released" and event.reason == "unreachable":
+            found.add(event.fence)
+
+    events.subscribe(heard, inline=True)
+    try:
+        yield found
+    finally:
+        events.unsubscribe(heard)
 
 
 def has(*, pools_of_sockets: bool = True) -> dict[str, int]:
