@@ -13,7 +13,7 @@ What a client gets::
     error_responses  what it is told when its request cannot run under its lock
     streaming        a lease that goes on until the body of a response has been sent
     success          whether a response says that the work was done
-    asked            who asks for what, for once
+    asked            who asks for what, for once; asgi_bodies: the body as it comes under ASGI
     kept_answers     what once keeps of an answer, and how that is made again
     texts            all of these sentences, in its language
 

@@ -9,13 +9,11 @@ view with ``once`` has answered is recorded before its first byte goes out, as t
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
 
 from ..core.errors import ConfigurationError, KeyUnavailable
 from ..core.registry import Registry
@@ -23,16 +21,8 @@ from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import in_event_loop
 from ..locks.hooks import Answer, Args, Kwargs
 from ..locks.lease import Lease
-from .asked import (
-    CREDENTIALS,
-    MAX_COMPARED,
-    digest_of,
-    form_parts,
-    is_field_of_rendering,
-    is_form,
-    read_before,
-    whole_body,
-)
+from .asgi_bodies import FormPieces, ReadAhead
+from .asked import CREDENTIALS, MAX_COMPARED, digest_of, is_form, read_before, whole_body
 from .framework import Given, RefusedRequest, WebIntegration, is_hidden_view, is_view
 from .kept_answers import MAX_KEPT, REPLAYED, keep
 from .request_ids import WebRequestBounds, header_name, proxy_header
@@ -93,7 +83,9 @@ class Request:
         self._keeps_body = keeps_body
         self._read: list[bytes] = []
         self._length = 0
-        self._ahead: deque[Message] = deque()
+        self._form: FormPieces | None = None  #: known when its first message has come
+        self._ahead = ReadAhead()
+        self._later: deque[Message] = deque()  #: read ahead, too: what comes after that
         self._begun = self._ended = self._gone = self._lost = False
         self._reading = asyncio.Lock()
 
@@ -106,18 +98,22 @@ class Request:
     async def receive(self) -> Message:
         """What the app gets: first what was read ahead of it."""
         async with self._reading:  # a framework may read at the same time as body() does: each chunk in its order
-            return self._ahead.popleft() if self._ahead else await self._next()
+            if self._ahead:
+                chunk = self._ahead.take()
+                return {"type": "http.request", "body": chunk, "more_body": bool(self._ahead) or not self._ended}
+            return self._later.popleft() if self._later else await self._next()
 
     async def _next(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             chunk = message.get("body", b"")
-            # Asked late: a framework reads when it has routed the request, and so knows whether its view has once.
-            if not self._begun and not self._keeps_body(self.scope):
-                self._lost = True
+            if not self._begun:
+                self._begin()
             self._begun, self._ended = True, not message.get("more_body", False)
             self._length += len(chunk)
-            if not self._lost and self._length <= MAX_COMPARED:
+            if self._form is not None:
+                self._form.add(chunk)
+            elif not self._lost and self._length <= MAX_COMPARED:
                 self._read.append(chunk)
             else:
                 self._read.clear()
@@ -125,30 +121,43 @@ class Request:
             self._gone = True
         return message
 
-    async def body(self) -> bytes | int:
-        """The body, which the view still can read. Of one that is too long to be compared, its length."""
+    def _begin(self) -> None:
+        # Asked late: a framework reads when it has routed the request, and so knows whether its view has once.
+        if self._keeps_body(self.scope):
+            self._form = FormPieces.of(self.headers.get("Content-Type") or "")
+        else:
+            self._lost = True
+
+    async def _read_ahead(self) -> None:
+        message = await self._next()
+        if chunk := message.get("body"):
+            self._ahead.put(chunk)
+        elif self._gone or (self._ended and not self._ahead):
+            self._later.append(message)
+
+    async def body(self) -> bytes | int | str:
+        """The body, which the view still can read; of a form a digest of what it says, however long it is.
+
+        Of another one that is too long to be compared, its length.
+        """
         said = self.headers.get("Content-Length") or ""
-        if said.isdecimal() and int(said) > MAX_COMPARED:
+        if said.isdecimal() and int(said) > MAX_COMPARED and not is_form(self.media_type):
             return int(said)
-        if (
-            not said
-            and self.headers.get("Transfer-Encoding") is None
-            and self.scope.get("http_version") in ("1.0", "1.1")
-        ):
-            return b""  # there is none
-        while not self._ended and self._length <= MAX_COMPARED:
+        while not self._ended and (self._form is not None or self._length <= MAX_COMPARED):
             async with self._reading:
                 if not self._ended and not self._gone:  # else the app has read it meanwhile
-                    self._ahead.append(await self._next())
+                    await self._read_ahead()
             if self._gone and not self._ended:
                 raise KeyUnavailable("The client has gone before its request was whole.")
-        if self._length > MAX_COMPARED:
-            raise KeyUnavailable(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
         if self._lost and self._length:
             raise read_before(_HOW)
+        if self._form is not None:
+            return self._form.digest()
+        if self._length > MAX_COMPARED:
+            raise KeyUnavailable(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
         return b"".join(self._read)
 
-    def body_now(self) -> bytes | int:
+    def body_now(self) -> bytes | int | str:
         """The same for a view in a thread: the event loop reads."""
         if not in_event_loop():
             reading = asyncio.run_coroutine_threadsafe(self.body(), self.loop)
@@ -170,6 +179,7 @@ class Request:
                 stack.push_async_callback(lock.aclose)
             for done in self.unrecorded:
                 stack.push_async_callback(done.fail, RuntimeError("there was no answer"))
+            stack.callback(self._ahead.close)
 
 
 class Unrecorded:
@@ -456,28 +466,8 @@ class ASGIIntegration(WebIntegration):
         body = await asking.body() if locked.asynchronous else asking.body_now()
         scope, headers = asking.scope, asking.headers
         where = (asking.method, headers.get("Host") or "", scope["path"], scope.get("query_string", b""))
-        return digest_of(*self._who(asking), *where, asking.media_type, *_said(asking, body))
-
-
-def _said(request: Request, body: bytes | int) -> Iterator[str | bytes]:
-    """What a body says: of a form what is filled in, for the boundary between its parts is another one each time."""
-    if isinstance(body, int):
-        yield from whole_body(body)
-    elif request.media_type == "application/x-www-form-urlencoded":
-        fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
-        yield from form_parts(((name, [value]) for name, value in fields), ())
-    elif is_form(request.media_type) and (found := _BOUNDARY.search(request.headers.get("Content-Type") or "")):
-        boundary = (found[1] or found[2]).encode("latin-1")
-        for part in body.split(b"--" + boundary):
-            name = _NAME.search(part.partition(b"\r\n\r\n")[0])
-            if name is None or not is_field_of_rendering(name[1].decode("latin-1")):
-                yield part
-    else:
-        yield from whole_body(body)
-
-
-_BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^;\s]+))', re.IGNORECASE)
-_NAME = re.compile(rb'\bname="([^"]*)"')
+        what = ("form", body) if isinstance(body, str) else whole_body(body)
+        return digest_of(*self._who(asking), *where, asking.media_type, *what)
 
 
 def refused_request(request: Request, *, for_programs: bool) -> RefusedRequest:

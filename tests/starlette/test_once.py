@@ -28,6 +28,7 @@ from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.ops.held_locks import list_all
 from distlock_web.web import asgi
 from distlock_web.web.asgi import ASGIHeaders
+from distlock_web.web.asked import MAX_COMPARED
 from distlock_web.web.kept_answers import MAX_KEPT, NOT_KEPT
 from tests.support.asgi_clients import MakeApp, client_of
 from tests.support.waiting import LONG
@@ -153,6 +154,7 @@ async def test_an_answer_that_is_too_long_is_said_to_be_done(app: FastAPI) -> No
     assert (len(first.content), second.text, second.status_code) == (MAX_KEPT + 2, NOT_KEPT, 201)
 
 
+LONG_TEXT = "x" * MAX_COMPARED
 #: A first request, another one, and whether it is the same.
 ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "body": ({"json": {"a": 1}}, {"json": {"a": 2}}, False),
@@ -167,6 +169,15 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "other form": ({"data": {"a": "1"}}, {"data": {"a": "2"}}, False),
     "file": ({"files": {"f": b"one"}}, {"files": {"f": b"one"}}, True),
     "other file": ({"files": {"f": b"one"}}, {"files": {"f": b"two"}}, False),
+    "long form": ({"data": {"a": "1", "b": LONG_TEXT}}, {"data": {"a": "1", "b": LONG_TEXT}}, True),
+    "other long form": ({"data": {"a": "1", "b": LONG_TEXT}}, {"data": {"a": "2", "b": LONG_TEXT}}, False),
+    "long file": (
+        {"data": {"csrf_token": "x"}, "files": {"f": LONG_TEXT + "1"}},
+        {"data": {"csrf_token": "y"}, "files": {"f": LONG_TEXT + "1"}},
+        True,
+    ),
+    "other long file": ({"files": {"f": LONG_TEXT + "1"}}, {"files": {"f": LONG_TEXT + "2"}}, False),
+    "long in the first form": ({"files": {"f": LONG_TEXT}}, {"files": {"f": b"one"}}, False),
     "in pieces": ({"content": b"abc"}, {"content": b"abx"}, False),
 }
 
@@ -331,15 +342,17 @@ async def test_a_caller_is_known_by_the_header_of_a_security_scheme(make_app: Ma
     assert said == [200, 200, 422]
 
 
-async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI) -> None:
+@pytest.mark.parametrize("start", [b"", b"x" * MAX_COMPARED], ids=["short", "long"])
+async def test_a_form_that_the_framework_parses_is_compared(app: FastAPI, start: bytes) -> None:
     @app.post("/pay")
     @once(key=KEY, keep="1h")
     async def pay(file: Annotated[UploadFile, File()]) -> int:
         return len(await file.read())
 
     async with client_of(app) as client:
-        said = [await client.post("/pay", headers=HEADERS, files={"file": text}) for text in (b"one", b"one", b"two")]
-    assert [(each.status_code, each.text) for each in said[:2]] == [(200, "3")] * 2
+        texts = [start + rest for rest in (b"one", b"one", b"two")]
+        said = [await client.post("/pay", headers=HEADERS, files={"file": text}) for text in texts]
+    assert [(each.status_code, each.text) for each in said[:2]] == [(200, str(len(texts[0])))] * 2
     assert said[2].status_code == 422
 
 
@@ -508,6 +521,30 @@ async def test_a_client_that_sends_its_body_in_drops_keeps_a_thread_for_a_time_o
     await app(scope, receive, send)
     assert sent[0]["status"] == 400
     assert not runs
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "2"])
+async def test_a_body_that_no_header_announces_is_compared(app: FastAPI, version: str, plain: bool) -> None:
+    """An adapter of a cloud's functions hands on neither ``Content-Length`` nor ``Transfer-Encoding``."""
+    pay_endpoint(app, lambda: "paid", plain=plain)
+    said = []
+    for body in (b"one", b"one", b"two"):
+        sent: list[Any] = []
+
+        async def receive(body: bytes = body) -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/pay", "raw_path": b"", "query_string": b"",
+            "http_version": version, "headers": [(b"idempotency-key", b"7")], "root_path": "",
+        }  # fmt: skip
+        await app(scope, receive, send)
+        said.append(sent[0]["status"])
+    assert (said, len(runs)) == ([200, 200, 422], 1)
 
 
 async def test_of_two_at_once_one_is_done_and_the_other_is_told_to_come_again(app: FastAPI) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from distlock_web import KeyUnavailable
 from distlock_web.web import asgi
+from distlock_web.web.asgi_bodies import FormPieces
 
 NOBODY = {"None": None, "no text": "", "no texts": (), "an empty one": [""], "an iterator": iter(())}
 
@@ -68,6 +69,77 @@ async def test_a_body_that_the_framework_reads_at_the_same_time() -> None:
         sent.put_nowait({"type": "http.request", "body": b"%d" % number, "more_body": number < 5})
     _, compared = await asyncio.wait_for(reading, 20)
     assert (b"".join(read), compared) == (b"012345", b"012345")
+
+
+PART = b'\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+
+
+def multipart(boundary: bytes, *parts: tuple[bytes, bytes]) -> tuple[str, bytes]:
+    said = b"".join(b"--" + boundary + PART % (name, b"", value) for name, value in parts)
+    return f'multipart/form-data; boundary="{boundary.decode()}"', said + b"--" + boundary + b"--\r\n"
+
+
+def urlencoded(*parts: tuple[bytes, bytes]) -> tuple[str, bytes]:
+    return "application/x-www-form-urlencoded", b"&".join(b"=".join(part) for part in parts)
+
+
+LONG = (b"scan", b"x-" * 9_000)
+#: Forms of one group say the same; two of different groups do not.
+FORMS: list[list[tuple[str, bytes]]] = [
+    [multipart(b"b", (b"a", b"1"), LONG), multipart(b"other", (b"a", b"1"), LONG, (b"csrf_token", b"t"))],
+    [multipart(b"b", (b"a", b"2"), LONG), multipart(b"b", (b"a-csrf_token", b"t"), (b"a", b"2"), LONG)],
+    [multipart(b"b", LONG, (b"a", b"1"))],
+    [multipart(b"b", (b"a", b"1"), (b"scan", LONG[1] + b"y"))],
+    [multipart(b"b", (b"a", b"1"))],
+    [multipart(b"b", (b"a", b"1\r\n-"))],
+    [multipart(b"b")],
+    [urlencoded((b"a", b"1"), (b"b", b"2")), urlencoded((b"a", b"1"), (b"csrf%5Ftoken", b"t"), (b"b", b"2"))],
+    [urlencoded((b"a", b"12"), (b"b", b""))],
+    [urlencoded((b"a", b"1"), LONG), urlencoded((b"csrfmiddlewaretoken", LONG[1]), (b"a", b"1"), LONG)],
+    [urlencoded()],
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 8 * 1024, 10**6])
+def test_what_a_form_says_does_not_depend_on_the_pieces_that_it_comes_in(size: int) -> None:
+    def digest(form: tuple[str, bytes]) -> str:
+        content_type, body = form
+        pieces = FormPieces.of(content_type)
+        assert pieces is not None
+        for at in range(0, len(body), size):
+            pieces.add(body[at : at + size])
+        assert pieces.digest() == pieces.digest()
+        return content_type.partition(";")[0] + pieces.digest()
+
+    groups = [{digest(form) for form in group} for group in FORMS]
+    assert [len(group) for group in groups] == [1] * len(FORMS)
+    assert len(set.union(*groups)) == len(FORMS)
+
+
+@pytest.mark.parametrize("media_type", ["", "text/plain", "multipart/form-data", "multipart/mixed; boundary=b"])
+def test_what_is_no_form_is_compared_as_it_is(media_type: str) -> None:
+    assert FormPieces.of(media_type) is None
+
+
+async def test_what_was_read_ahead_of_a_long_form_is_in_a_file_and_the_app_gets_it_in_its_order() -> None:
+    chunks = [b"%07d" % number * 40_000 for number in range(20)]  # 5.6 MB
+    sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    for chunk in chunks:
+        sent.put_nowait({"type": "http.request", "body": chunk, "more_body": True})
+    sent.put_nowait({"type": "http.request", "more_body": False})
+    sent.put_nowait({"type": "http.disconnect"})
+    headers = [(b"content-type", b"application/x-www-form-urlencoded")]
+    request = asgi.Request({"method": "POST", "headers": headers}, sent.get, lambda scope: True)
+    first = await request.receive()  # which the app has had before
+    await request.body()
+    more, read = True, [first["body"]]
+    while more:
+        message = await request.receive()
+        read.append(message["body"])
+        more = message["more_body"]
+    assert b"".join(read) == b"".join(chunks)
+    assert (await request.receive())["type"] == "http.disconnect"
+    await request.close()
 
 
 async def test_a_client_of_which_the_framework_has_heard_that_it_is_gone() -> None:
