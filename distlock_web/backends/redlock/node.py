@@ -18,7 +18,7 @@ from urllib.parse import quote
 from ...core.backend import Claim
 from ...core.config import StoreConfig
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import drive
+from ...core.runtime import drive, now
 from ..redis.scripts.calls import PackedKeys, pack_keys
 from ..redis.transport.address import address
 from ..redis.transport.pool import ConnectionPool
@@ -30,6 +30,8 @@ logger = logging.getLogger("distlock_web")
 
 #: µs that the nodes' clocks may be apart: those that are further from the others have no vote.
 APART_US = 1_000_000
+#: Seconds until a node is told again who it is that could not be told.
+FOUNDED_AGAIN_AFTER = 1.0
 
 FORGOT, OTHER, YOUNG = -1, -2, -3  #: what a node answers that has no vote
 
@@ -55,6 +57,8 @@ class Node:
         self.unheard: set[str] = set()
         self.unsent: set[str] = set()  #: tokens of votes that no caller waits for, and that wait for a connection still
         self._warned = ""
+        self.unfounded = ""  #: why it could not be told who it is; until then it is not told again:
+        self.unfounded_until = 0.0
 
     def __str__(self) -> str:
         return self.address.name
@@ -71,7 +75,13 @@ class Node:
         pack = _packed if len(names) == 1 else pack_keys  # packed once: what is locked often is sent often
         return pack(self.index, self.quorum_key, *names)
 
-    def warn(self, error: ConfigurationError) -> None:
+    def not_founded(self, why: str) -> None:
+        """It could not be told who it is. Each acquisition would try that again, and wait for every node."""
+        if not self.unfounded:
+            self.warn(BackendUnavailable(f"{self} cannot be told which node it is: {why}."))
+        self.unfounded, self.unfounded_until = why, now() + FOUNDED_AGAIN_AFTER
+
+    def warn(self, error: DistLockError) -> None:
         """Said once: while the others suffice, no error says it."""
         if str(error) != self._warned:
             self._warned = str(error)
@@ -105,7 +115,8 @@ def no_vote(node: Node, reply: Any) -> DistLockError | None:
     if type(reply) is not list or not reply or type(reply[0]) is not int or reply[0] >= 0:
         return None
     if reply[0] == FORGOT:
-        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.")
+        why = f", and it cannot be told which node it is: {node.unfounded}" if node.unfounded else ""
+        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted{why}.")
     if reply[0] == YOUNG:
         return BackendUnavailable(
             f"{node} may have forgotten locks, because it was set up, emptied or restarted: it votes again in "

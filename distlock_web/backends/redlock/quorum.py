@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ...core.errors import BackendUnavailable, ConfigurationError
+from ...core.runtime import now
 from ..redis.scripts.calls import Script
 from .asking import Args, Enough, Question, ask_in_tasks, ask_in_thread, every_answer, unavailable
 from .node import APART_US, FORGOT, OTHER, Forgot, Node, WrongQuorum, no_vote, stored_quorum
@@ -106,12 +107,13 @@ class Quorum:
         By itself only where a majority remembers this list of nodes; or where all answer, their clocks agree, and none
         has another list. Answers whether one was told.
         """
-        if not (by_hand or any(isinstance(node.no_vote, Forgot) for node in self.nodes)):
+        forgotten = [node for node in self.nodes if isinstance(node.no_vote, Forgot)]
+        if not (by_hand or any(now() >= node.unfounded_until for node in forgotten)):
             return False
         heard = [each for each in await self.look() if each.answered]
         for each in heard:
             if each.reply[0] > 0:
-                each.node.no_vote = None  # another caller has told it
+                each.node.no_vote, each.node.unfounded = None, ""  # another caller has told it
         forgot = [each.node for each in heard if each.reply[0] == FORGOT]
         agreed = self.of_one_time(heard)
         born = int(median([each.reply[1] for each in agreed] or [0]))
@@ -122,7 +124,12 @@ class Quorum:
         if others or len(agreed) < (self.needed if remembered else len(self.nodes)):
             return False
         told = await self.ask(FOUND, [], lambda node: (node.who, born, APART_US, ""), nodes=forgot)
+        ahead = {each.node: (each.reply[1] - born) / 1_000_000 for each in heard}
         for each in told:
+            if gave(each):
+                each.node.unfounded = ""
+            elif not each.answered or each.reply[0] == 0:
+                each.node.not_founded(_why_not(each, ahead[each.node]))
             each.node.no_vote = no_vote(each.node, each.reply)
         return any(map(gave, told))
 
@@ -184,6 +191,16 @@ class Quorum:
                 f"one is {delay:g} s, where 0 allows any length. Stop all processes that use these nodes, and delete "
                 f"{question.node.quorum_key!r} on each node."
             )
+
+
+def _why_not(told: Question, ahead: float) -> str:
+    """Why this node was not founded, whose clock was so many seconds ahead of the others' when it was looked at."""
+    if not told.answered:
+        return str(told.error or "it did not answer in time").rstrip(".")
+    if abs(ahead) * 1_000_000 > APART_US:
+        where = "ahead of" if ahead > 0 else "behind"
+        return f"its clock is {abs(ahead):.0f} s {where} the others', and has to be corrected"
+    return "the message came late"
 
 
 def gave(question: Question) -> bool:

@@ -13,6 +13,7 @@ import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy, configure, lock
 from distlock_web.backends.redis.scripts.calls import Script
+from distlock_web.backends.redlock import node as node_module
 from distlock_web.backends.redlock.asking import Question
 from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.quorum import Quorum
@@ -23,13 +24,15 @@ from distlock_web.testing.contract.base import claim
 from distlock_web.testing.servers import RedisServer
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.stores.redlock import make_old, redlock_url
-from tests.support.waiting import eventually
+from tests.support.waiting import SLACK, eventually
 
 Servers: TypeAlias = list[RedisServer]
 Open: TypeAlias = Callable[..., Any]
 
 NAME = "disLock:order:7"
 DELAY = 2
+#: Of a store whose nodes are to be heard, however busy the machine is.
+PATIENT = {"socket_timeout": SLACK, "socket_connect_timeout": SLACK}
 
 
 def takes() -> bool:
@@ -68,8 +71,8 @@ def _has_vote(server: RedisServer) -> bool:
 def old(open_store: Open) -> Open:
     """The store over these nodes, which are a quorum for longer than their delay."""
 
-    def make(servers: Servers, restart_delay: float = DELAY) -> None:
-        open_store(servers, restart_delay=restart_delay).backend.prepare()
+    def make(servers: Servers, restart_delay: float = DELAY, **parameters: object) -> None:
+        open_store(servers, restart_delay=restart_delay, **parameters).backend.prepare()
         for server in servers:
             make_old(server)
         eventually(takes, "the quorum is old enough")
@@ -294,6 +297,63 @@ def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_ag
     for server in (b, c):
         server.shift(0)
     assert lost_before_another_has_it(held)
+
+
+# Founded in vain ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """How often all nodes were asked who they are. What is done once a second is not done again in this test."""
+    monkeypatch.setattr(node_module, "FOUNDED_AGAIN_AFTER", 3600.0)
+    times, look = list[None](), Quorum.look
+
+    async def noted(self: Quorum) -> list[Question]:
+        times.append(None)
+        return await look(self)
+
+    monkeypatch.setattr(Quorum, "look", noted)
+    return times
+
+
+def is_told_once(looked: list[None], caplog: pytest.LogCaptureFixture, why: str) -> None:
+    """However many acquisitions there are; and the log says why it could not be told."""
+    eventually(lambda: takes() and bool(looked), "a vote is heard of the node that has forgotten")
+    for _ in range(20):
+        takes()
+    assert len(looked) == 1, "each acquisition asked three times, and waited for the slowest node"
+    said = [record.getMessage() for record in caplog.records if "cannot be told which node it is" in record.message]
+    assert [why in text for text in said] == [True], said
+
+
+def test_a_node_whose_clock_is_wrong_is_not_told_again_by_each_acquisition(
+    clocks: list[ShiftedRedis], old: Open, looked: list[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    old(clocks, **PATIENT)
+    looked.clear()
+    clocks[2].kill()
+    clocks[2].shift(60)
+    clocks[2].start()
+    is_told_once(looked, caplog, "its clock is 60 s ahead of the others'")
+
+
+def test_a_node_that_is_full_is_not_told_again_by_each_acquisition_and_its_refusal_is_said(
+    own_nodes: Servers, open_store: Open, looked: list[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = own_nodes[:3]
+    store = open_store(servers, **PATIENT)
+    store.backend.prepare()
+    looked.clear()
+    forget(servers[2])
+    with redis.Redis.from_url(servers[2].url) as client:
+        client.config_set("maxmemory", 1)
+        is_told_once(looked, caplog, "is full (maxmemory)")
+        servers[1].kill()
+        with pytest.raises(BackendUnavailable, match=r"cannot be told which node it is: .* is full"):
+            take()
+        client.config_set("maxmemory", 0)
+    store.backend._nodes[2].unfounded_until = 0.0  # a second later
+    eventually(takes, "the node is told who it is, and votes")
 
 
 # What comes late ---------------------------------------------------------------------------------------------------
