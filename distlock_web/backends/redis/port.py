@@ -11,9 +11,9 @@ from ...core.runtime import Runtime, now
 from .listing import ListingVerbs
 from .scripts import ACQUIRE, ATTACH, CANCEL, DETACH, EXTEND, FINISH, RELEASE
 from .scripts.calls import Call, Keys, PackedKeys, Script, done_keys, extend_keys
+from .transport.errors import may_come_late
 from .transport.exchange import Exchange, Reply
 from .transport.pipeline import Pipeline
-from .transport.replicas import TooFewReplicas
 from .transport.server import Server
 from .transport.waiter import Waiter
 
@@ -76,9 +76,8 @@ class RedisPort(ListingVerbs):
         since = now()
         try:
             answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, token), args)
-        except BackendUnavailable as error:
-            # Else it is ours, and who gives up asking cancels it; or it was not asked.
-            if not isinstance(error, NotSent | TooFewReplicas):
+        except BaseException as error:
+            if may_come_late(error):
                 server.ambiguous.add(token)
             raise
         return parse_acquire(answer, since)

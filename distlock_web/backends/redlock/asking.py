@@ -146,7 +146,8 @@ class Question:
             return
         self.reply = reply
         if self.script is RELEASE and self.token in node.unheard:
-            self._undo_later()  # the vote may come after this
+            node.unheard.discard(self.token)
+            self._undo_later(after=node.timeout)  # the vote may come after this
         elif self.script in (VOTE, EXTEND):
             self.error = no_vote(node, reply)
             if self.script is VOTE:
@@ -173,9 +174,9 @@ class Question:
         self.node.unheard.discard(token)
         self.node.unsent.discard(token)
 
-    def _undo_later(self) -> None:
+    def _undo_later(self, after: float = 0.0) -> None:
         if self.undo_within:
-            self.node.outage.postpone(self._undo, after=0.0, within=self.undo_within)
+            self.node.outage.postpone(self._undo, after=after, within=after + self.undo_within)
 
     def _undo(self) -> None:
         drive(self.node.server.threads().run(self.script, self.keys, self.args))
@@ -299,6 +300,8 @@ def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, 
             question.wanted = False
             if question.channel is not None:
                 question.channel.broke(ConnectionError("interrupted"))
+                if question.script is VOTE:  # on a connection that is closed now: what undoes it may go past it
+                    question.node.unheard.add(question.token)
         raise
     for question in questions:
         question.leave()

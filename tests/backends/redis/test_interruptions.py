@@ -6,10 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+
+from distlock_web.backends.redis.transport.pool import Connection
+from distlock_web.kit.outage import Outage
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY, held, left_behind
+from tests.support.waiting import LONG
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "support" / "programs" / "interrupted.py"
@@ -25,6 +33,51 @@ def interrupted(url: str, seconds: float, contenders: int, seed: int) -> dict[st
     found: dict[str, Any] = json.loads(done.stdout)
     print(found)
     return found
+
+
+class TimeIsUp(Exception):
+    """A worker's time limit, as a signal handler raises it."""
+
+
+@pytest.mark.parametrize("wait", [0, None])
+def test_what_was_under_way_when_a_time_limit_came_is_undone_once_it_has_come(
+    redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, wait: float | None
+) -> None:
+    """Its undo went past it on another connection, found nothing, and the lock was held by nobody for a lease."""
+    unrelated(KEY, wait=wait).release()  # connected, and the scripts are known
+    under_way = list[bytes]()
+    ask = Connection.ask
+
+    async def interrupted(self: Connection, packed: bytes) -> Any:
+        if not under_way:
+            under_way.append(packed)
+            raise TimeIsUp
+        return await ask(self, packed)
+
+    monkeypatch.setattr(Connection, "ask", interrupted)
+    postponed = list[tuple[float, Callable[[], object]]]()
+
+    def note(_: Outage, work: Callable[[], object], *, after: float, within: float) -> None:
+        postponed.append((after, work))
+
+    monkeypatch.setattr(Outage, "postpone", note)
+    with pytest.raises(TimeIsUp):
+        unrelated(KEY, wait=wait, expire=LONG)
+    assert left_behind(redis_client) == {}
+    arrives(under_way[0], redis_client)
+    assert held(redis_client)
+    for after, undo in postponed:
+        assert after > 0, "not before it has come"
+        undo()
+    assert left_behind(redis_client) == {}
+
+
+def arrives(packed: bytes, client: redis.Redis) -> None:
+    """What was sent on a connection that is closed by now."""
+    connection: Any = client.connection_pool.get_connection()
+    connection.send_packed_command([packed])
+    assert connection.read_response()
+    client.connection_pool.release(connection)
 
 
 @pytest.mark.nightly

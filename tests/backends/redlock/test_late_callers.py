@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from distlock_web import BackendUnavailable, lock
 from distlock_web.backends.redis.transport.exchange import Line
@@ -20,10 +21,12 @@ from distlock_web.backends.redlock.quorum import Quorum
 from distlock_web.backends.redlock.scripts import VOTE
 from distlock_web.core.backend import Granted, drift
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.kit.outage import Outage
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import HARNESSES
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import NODE_TIMEOUT, left_on
+from tests.support.waiting import SLACK
 
 NAME = "disLock:order:7"
 
@@ -208,3 +211,59 @@ def test_a_vote_that_waits_for_its_connection_is_not_sent_after_its_end(
 
     harness.run(case())
     assert left_on(own_nodes) == {}
+
+
+class TimeIsUp(Exception):
+    """A worker's time limit, as a signal handler raises it."""
+
+
+def test_a_vote_that_was_under_way_when_a_time_limit_came_is_taken_back_once_it_has_come(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its release went past it on another connection, and the node had the vote until the lease was over."""
+    servers = own_nodes[:3]
+    store = open_store(servers, socket_timeout=SLACK, socket_connect_timeout=SLACK)
+    port: Any = HARNESSES["threads"](store).port
+    mine = claim(name=NAME, expire=300)
+    drive(port.acquire(mine, 0))  # connected, and the scripts are known
+    drive(port.release(mine))
+    under_way = list[tuple[int, bytes]]()
+    send, ask = Channel.send, Quorum.ask
+    postponed = list[tuple[float, Callable[[], object]]]()
+
+    def keep(self: Channel, question: Question) -> None:
+        if question.script is VOTE:
+            question.begin()
+            self._questions.append(question)
+            under_way.append((self.node.address.kwargs["port"], question.script.call(question.keys, question.args)))
+        else:
+            send(self, question)
+
+    def interrupted(*_: object) -> bool:
+        raise TimeIsUp
+
+    async def ask_interrupted(self: Quorum, script: Any, names: Any, args: Any, *rest: Any, **more: Any) -> Any:
+        return await ask(self, script, names, args, interrupted if script is VOTE else rest[0], **more)
+
+    def note(_: Outage, work: Callable[[], object], *, after: float, within: float) -> None:
+        postponed.append((after, work))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Channel, "send", keep)
+        patched.setattr(Quorum, "ask", ask_interrupted)
+        patched.setattr(Outage, "postpone", note)
+        with pytest.raises(TimeIsUp):
+            drive(port.acquire(mine, 0))
+        drive(port.cancel(mine))
+        for at, packed in under_way:
+            with redis.Redis(port=at) as client:
+                connection = client.connection_pool.get_connection()
+                connection.send_packed_command([packed])
+                assert connection.read_response()
+    assert len(left_on(servers)) == len(under_way) == len(servers)
+    later = [undo for after, undo in postponed if after > 0]
+    assert len(later) == len(servers), "not before it has come"
+    for undo in later:
+        undo()
+    assert left_on(servers) == {}
+    assert not any(node.unheard for node in port._quorum.nodes)

@@ -9,7 +9,7 @@ from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError, NotSent
 from ....core.runtime import Runtime, now
 from ..port import RedisPort
-from ..transport.replicas import TooFewReplicas
+from ..transport.errors import TooFewReplicas
 from .redirects import Ask, Moved, TryAgain, redirect_of
 from .routes import ClusterNode, Routes
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from redis import exceptions as driver
 
-from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError, NotSent
 from ....core.formats import refusal
 from .address import RedisAddress
 
@@ -36,6 +37,10 @@ _WORD_OF = {
 
 class Misconfigured(driver.RedisError):
     """What an address finds wrong with the settings when it connects."""
+
+
+class TooFewReplicas(BackendUnavailable):
+    """The server did what it was asked, and too few replicas have it."""
 
 
 class ErrorReply(Exception):
@@ -150,3 +155,12 @@ def _by_word(word: str, text: str, address: RedisAddress) -> DistLockError:
 def broke_connection(error: DistLockError) -> bool:
     """Whether this error, one of ``translated``, is of a connection that broke or could not be opened."""
     return isinstance(error.__cause__, FAILURES)
+
+
+def may_come_late(error: BaseException) -> bool:
+    """Whether an acquisition that has failed so may reach the server after what undoes it."""
+    if isinstance(error, DistLockError):
+        # Else it is ours, and who gives up asking cancels it; or it was not asked.
+        return isinstance(error, BackendUnavailable) and not isinstance(error, NotSent | TooFewReplicas)
+    # A worker's time limit ends the connection with it. A task that is cancelled undoes it on the same one.
+    return not isinstance(error, asyncio.CancelledError | GeneratorExit)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from ....core.errors import DistLockError
 from ..scripts.calls import Call, PackedKeys, Script, command
 from .address import RedisAddress
-from .errors import ErrorReply, as_error
+from .errors import ErrorReply, TooFewReplicas, as_error
 from .exchange import Exchange, Lines, Reply
-from .replicas import TooFewReplicas, check_confirmed, wait_command
+from .replicas import check_confirmed, wait_command
 
 #: In a cluster, in front of a question for a slot that is on its way to the node that is asked.
 _ASKING = command("ASKING")

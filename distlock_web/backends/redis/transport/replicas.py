@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....core.errors import BackendUnavailable
 from ..scripts.calls import command
 from .address import RedisAddress
-from .errors import ErrorReply, as_error
-
-
-class TooFewReplicas(BackendUnavailable):
-    """The server did what it was asked, and too few replicas have it."""
+from .errors import ErrorReply, TooFewReplicas, as_error
 
 
 def wait_command(address: RedisAddress, timeout: float | None) -> bytes:
