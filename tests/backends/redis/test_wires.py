@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
 import sys
@@ -19,7 +20,7 @@ from distlock_web.backends.redis.transport.driver import plain_socket_of
 from distlock_web.backends.redis.transport.errors import TIMEOUTS, ErrorReply
 from distlock_web.backends.redis.transport.wire import wire_of
 from distlock_web.testing.servers import RedisServer
-from tests.support.waiting import SOON
+from tests.support.waiting import LONG, SOON
 
 
 class Foreign(redis.Connection):
@@ -45,6 +46,21 @@ def test_only_redis_py_s_own_classes_are_passed_over(
 ) -> None:
     connection = connected(redis_url, connection_class, **options)
     assert (plain_socket_of(connection) is not None) is plain
+    connection.disconnect()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's time-outs are for Linux alone")
+@pytest.mark.parametrize("timer", ["ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"])
+def test_beside_a_sampler_of_any_kind_the_kernel_s_time_outs_are_not_used(redis_url: str, timer: str) -> None:
+    """Each signal begins them anew."""
+    which = getattr(signal, timer)
+    connection = connected(redis_url)
+    before = signal.setitimer(which, LONG * LONG, LONG * LONG)
+    try:
+        assert plain_socket_of(connection) is None
+    finally:
+        signal.setitimer(which, *before)
+    assert plain_socket_of(connection) is not None
     connection.disconnect()
 
 

@@ -35,8 +35,15 @@ def plain_socket_of(connection: DriverConnection) -> socket.socket | None:
     plain = type(found) is socket.socket and issubclass(socket.socket, _socket.socket)
     # The time-outs are written as Linux reads them.
     plain = plain and sys.platform == "linux" and not connection.health_check_interval
-    # Each signal begins the kernel's time-out anew, inside of recv(): beside a sampler's timer it would never be over.
-    return found if own and plain and not signal.getitimer(signal.ITIMER_REAL)[1] else None
+    return found if own and plain and not _is_interrupted() else None
+
+
+def _is_interrupted() -> bool:
+    """Whether a sampler's timer runs. Each of its signals begins the kernel's time-out anew, inside of recv(): it would
+    never be over. Looked at where a connection is opened alone: for each lock it would be a call to the kernel more.
+    """
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    return any(signal.getitimer(timer)[1] for timer in timers)
 
 
 def transport_of(connection: AsyncDriverConnection) -> asyncio.WriteTransport:
