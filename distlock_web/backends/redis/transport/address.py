@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -38,8 +39,14 @@ from ....core.setting import (
 )
 from .credentials import guarded
 
-if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
-    raise ImportError("redis-py has to be 5.0.1 or newer", name="redis")
+
+def check_release(version: str) -> None:
+    """Before redis-py 5 it could not be told not to speak RESP3."""
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < (5, 0, 1):
+        raise ImportError(f"redis-py has to be 5.0.1 or newer, and is {version}", name="redis")
+
+
+check_release(redis.__version__)
 
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
 AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
