@@ -119,6 +119,24 @@ def test_a_node_that_came_back_with_the_data_of_before_has_forgotten_what_came_a
     assert lost_before_another_has_it(held)
 
 
+@pytest.mark.parametrize("restart_delay", [0, DELAY])
+def test_a_server_that_does_not_tell_its_run_is_no_node(
+    redlock_nodes: Servers, monkeypatch: pytest.MonkeyPatch, open_store: Open, restart_delay: int
+) -> None:
+    """Before and after a restart its run was the same: with an old snapshot it voted at once."""
+    for script in (VOTE, FOUND):
+        other = Script(script.source.replace(b"'run_id:'", b"'no_such:'"))
+        assert other.source != script.source
+        for part in ("_by_sha", "_by_source"):
+            monkeypatch.setattr(script, part, getattr(other, part))
+    open_store(redlock_nodes[:3], restart_delay=restart_delay)
+    if restart_delay == 0:
+        assert takes()
+        return
+    with pytest.raises(ConfigurationError, match="does not say in INFO which run of the server it is"):
+        take()
+
+
 # Two lists of nodes ------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,10 @@ _IN_PHRASES = {
     "unauthenticated": _NOT_EVER["NOAUTH"],  # a call of a script is longer than what it reads before a password came
     "executing the script can't run": _NOT_EVER["NOPERM"],  # Redis 7.0
     "without any password": "has no password: remove the one in LOCATION or OPTIONS",
+    "tells no run_id": (
+        "does not say in INFO which run of the server it is (run_id), so nobody notices that it has restarted: it "
+        "cannot be a node of Redlock, unless restart_delay is 0"
+    ),
     "DB index is out of range": "has no such database: check the number at the end of LOCATION (redis://host:6379/0)",
 }
 #: What the TLS library says, in capitals. Not an outage, so never a reason to go on without a lock.

@@ -30,21 +30,23 @@ local function run_id()
   return before and string.match(info, '^%w+', before + 1) or '-'
 end
 
--- The run of the server, as long as it matters: with a delay of 0 the nodes keep every write through a restart.
+-- The run of the server, as long as it matters: with a delay of 0 the nodes keep every write through a restart. A node that does
+-- not tell it would vote at once when it has come back with an old snapshot.
 local function current_run(who)
-  return string.sub(who, -2) == ';0' and '-' or run_id()
+  local run = string.sub(who, -2) ~= ';0' and run_id()
+  return run ~= '-' and (run or '-') or error('-ERR this server tells no run_id')
 end
 
--- Why this node has no vote for who asks; nil: it has. `known`: what QUORUM is. `delay`: µs that have to have passed since its
--- birth.
+-- Why this node has no vote for who asks; nil: it has. `known`: what QUORUM is. `delay`: µs that it needs since its birth.
 local function no_vote(now, known, who, delay)
+  local current = current_run(who)
   if not known then
     return {-1, now}
   end
   local run, born = string.match(known, '^ (%S+) (%d+)$', #who + 1)
   if not run or string.sub(known, 1, #who) ~= who then
     return {-2, now, known}
-  elseif run ~= current_run(who) then
+  elseif run ~= current then
     return {-1, now}
   end
   if delay and now - born < delay then
@@ -107,8 +109,7 @@ local function wait(now, token)
   call('PEXPIRE', WAITING, format('%d', GRACE / 1000))
 end
 
--- One of those who wait here asks again: the first whose process hears us. A message that is lost costs some seconds, so a
--- failure is not ours to raise.
+-- One of those who wait here asks again: the first whose process hears us. A failure costs some seconds, and raises nothing.
 local function tell()
   for _, token in ipairs(call('ZRANGEBYSCORE', WAITING, format('%d', clock()), '+inf', 'LIMIT', 0, 100)) do
     local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, IDENT_DIGITS), token .. ' - - ' .. N)
