@@ -161,7 +161,6 @@ class RedisPort(ListingVerbs):
     def leave(self, token: str) -> None:
         """Who has waited here waits at another node now: a message that is still on its way is no news."""
         self._listener.remove(token)
-        self._server.ambiguous.discard(token)
 
     async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS, fence: int = 0) -> None:
         """``fence``: only the grant that has it, unless its owner has asked since."""

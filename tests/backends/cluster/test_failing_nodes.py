@@ -9,8 +9,9 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from distlock_web import BackendUnavailable, ConfigurationError, LeaseLost, LockBusy, configure, held_locks, lock
+from distlock_web.backends.redis.cluster.redirects import NodeAddress
 from distlock_web.backends.redis.cluster.route import Route
-from distlock_web.core.backend import Claim
+from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.errors import NotSent
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, Runtime, drive, new_token, now
@@ -217,6 +218,43 @@ def test_a_node_that_was_not_asked_does_not_speak_for_the_one_before(sent: bool)
     with pytest.raises(BackendUnavailable, match="not sent") as caught:
         drive(route.send(acquire))
     assert isinstance(caught.value, NotSent) is not sent
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_who_was_not_answered_says_so_to_the_node_that_takes_over(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
+    """In the same request or the second. It may stand in the queue there, and was taken for one that surely does not."""
+    backend: Any = (
+        configure({"default": {"LOCATION": "redis+cluster://127.0.0.1:1,127.0.0.1:2/"}}).store("default").backend
+    )
+    port, routes = backend.sync_port(), backend._routes
+    nodes = [routes.node(NodeAddress("127.0.0.1", number)) for number in (1, 2)]
+    said = list[tuple[int, int]]()
+
+    class Exchange:
+        def __init__(self, at: Any) -> None:
+            self.number = [node.server for node in nodes].index(at)
+
+        async def run(self, _: Any, keys: Any, args: Any, timeout: float | None = None) -> int:
+            said.append((self.number, args[4]))
+            if self.number == 0:
+                raise BackendUnavailable("No answer.")
+            return 7
+
+    async def owner(slot: int, runtime: Runtime) -> Any:
+        return nodes[len(said)]
+
+    async def replaced(slot: int, failed: Any, runtime: Runtime) -> bool:
+        return tries == 1
+
+    monkeypatch.setattr(port, "_exchange_of", Exchange)
+    monkeypatch.setattr(routes, "owner", owner)
+    monkeypatch.setattr(routes, "replaced", replaced)
+    claim = Claim(NAME, new_token(), LONG)
+    if tries == 2:
+        with pytest.raises(BackendUnavailable):
+            drive(port.acquire(claim, 0))
+    assert isinstance(drive(port.acquire(claim, 0)), Granted)
+    assert said == [(0, 0), (1, 1)]
 
 
 def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> None:

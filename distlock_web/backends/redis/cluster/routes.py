@@ -30,6 +30,8 @@ class Routes:
         self._nodes: dict[NodeAddress, ClusterNode] = {}
         self._adding = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
         self.waiting: dict[str, ClusterNode] = {}  #: by token, the node in whose queue it is
+        #: As each server's, of all nodes: one that takes over has what the node before has done, answered or not.
+        self.ambiguous: set[str] = set()
         self.topology = Topology(seeds, lambda node: address_of(node, base), self._slots_moved)
 
     def node(self, at: NodeAddress) -> ClusterNode:
@@ -43,7 +45,9 @@ class Routes:
 
     def _server(self, at: NodeAddress) -> Server:
         # Impatient: a renewal does not wait for a node that is known to hang, but asks the others who has taken over.
-        return Server(address_of(at, self.base), self._cancel, patient=False)
+        server = Server(address_of(at, self.base), self._cancel, patient=False)
+        server.ambiguous = self.ambiguous
+        return server
 
     async def owner(self, slot: int, runtime: Runtime) -> ClusterNode:
         """The node that serves this slot. ``BackendUnavailable`` where none does, or none can be asked."""
