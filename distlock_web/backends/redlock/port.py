@@ -95,13 +95,13 @@ class RedlockPort(Port):
         quorum, begun = self._quorum, now()
         attempt = _number(begun)
         questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
-        asked = questions
+        asked = [questions]
         if await quorum.found():
             questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
-            asked = [*asked, *questions]  # a node that was silent by then may have the first question still
+            asked.append(questions)  # a node that was silent by then may have the first question still
         if self._read_late(claim, questions):
             questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
-            asked = [*asked, *questions]
+            asked.append(questions)
         quorum.raise_if_wrong()
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
@@ -110,13 +110,13 @@ class RedlockPort(Port):
         # A caller that reads late does not know how far they are apart: that costs it time, and not the lock.
         early, latest = max(0.0, at_most - margin), begun + claim.expire - margin
         are_apart = at_least > margin + quorum.timeout
-        fence = 0 if are_apart else await self._agree_on_fence(claim, attempt, granted)
+        fence = 0 if are_apart else await self._agree_on_fence(claim, attempt, granted, asked)
         if fence and now() + early < latest:
             if early:
                 await self.runtime.parker().park(early)
             if now() < latest:  # it may have slept longer
                 return Granted(fence, begun)
-        given = dict.fromkeys(each.node for each in asked if gave(each) or each.is_open)
+        given = dict.fromkeys(each.node for some in asked for each in some if gave(each) or each.is_open)
         await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
             if are_apart:
@@ -124,6 +124,8 @@ class RedlockPort(Port):
                     f"their clocks are {at_least:.2f} s apart, so that another's lease may not be over. NTP has to "
                     f"correct them (`distlock doctor` says which)."
                 )
+            elif not fence:
+                why = "nodes took their votes back, or went away, before they had agreed on a fence."
             elif early > quorum.timeout:
                 why = (
                     f"their answers were read so late, twice, that their clocks cannot be compared within the lease of "
@@ -179,14 +181,20 @@ class RedlockPort(Port):
         votes = Counter(each.reply[3] for each in answered if not each.reply[0])
         return max(votes.values()) >= self._quorum.needed
 
-    async def _agree_on_fence(self, claim: Claim, attempt: int, granted: Sequence[Question]) -> int:
-        """One that a majority knows before it is given: the next majority gives a greater one. 0: there is none."""
+    async def _agree_on_fence(
+        self, claim: Claim, attempt: int, granted: Sequence[Question], asked: list[list[Question]]
+    ) -> int:
+        """One that a majority knows before it is given: the next majority gives a greater one. 0: there is none.
+
+        What is asked for it comes to ``asked``.
+        """
         while True:
             fence, votes = Counter(each.reply[0] for each in granted).most_common(1)[0]
             if votes >= self._quorum.needed:
                 return int(fence)
             highest = max(each.reply[0] for each in granted)
-            granted = [each for each in await self._vote(claim, attempt, highest, ahead=GIVEN) if gave(each)]
+            asked.append(await self._vote(claim, attempt, highest, ahead=GIVEN))
+            granted = [each for each in asked[-1] if gave(each)]
             if len(granted) < self._quorum.needed:
                 return 0
 

@@ -222,7 +222,7 @@ def test_a_node_that_was_not_asked_does_not_speak_for_the_one_before(sent: bool)
 
 @pytest.mark.parametrize("tries", [1, 2])
 def test_who_was_not_answered_says_so_to_the_node_that_takes_over(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """In the same request or the second. It may stand in the queue there, and was taken for one that surely does not."""
+    """In the same request or the second. It may stand in the queue there, and was taken for one that does not."""
     backend: Any = (
         configure({"default": {"LOCATION": "redis+cluster://127.0.0.1:1,127.0.0.1:2/"}}).store("default").backend
     )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import lock
+from distlock_web import BackendUnavailable, lock
+from distlock_web.backends.redlock.port import RedlockPort
 from distlock_web.core.backend import Granted
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
+from tests.support.waiting import SLACK
 
 Quorum = tuple[list[RedisServer], Harness]
 NAME = "disLock:order:7"
@@ -71,3 +74,52 @@ def test_a_client_with_a_wrong_clock_raises_no_fence(quorum: Quorum, monkeypatch
                     assert abs((lease.fence or 0) / 1e6 - real() / 1e9) < 60
 
     harness.run(case())
+
+
+def test_votes_that_go_away_before_a_fence_is_agreed_on_are_said_and_leave_none_behind(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that it had taken too long; and who voted only then kept the vote until the lease was over."""
+    servers, harness = own_nodes, mode(open_store(own_nodes, socket_timeout=SLACK, socket_connect_timeout=SLACK))
+    port: Any = harness.port
+    first, _, _, later, last = servers
+    vote, rounds = RedlockPort._vote, list[None]()
+    other, mine = claim(name=NAME, expire=300), claim(name=NAME, expire=300)
+
+    def give(server: RedisServer) -> None:
+        """As where another has just taken it there."""
+        with redis.Redis.from_url(server.url) as client:
+            client.set(NAME, f"{other.token}.1 held 1 1 - x", px=300_000)
+
+    async def vote_and_change(self: RedlockPort, *args: Any, **options: Any) -> Any:
+        rounds.append(None)
+        if len(rounds) == 2:
+            for server in servers:
+                (free if server in (first, later) else give)(server)
+        return await vote(self, *args, **options)
+
+    async def case() -> None:
+        assert isinstance(await port.acquire(mine, 0), Granted)  # every node knows who it is
+        assert await port.release(mine) is None
+        for number, server in enumerate(servers):
+            raise_floor(server, (number + 1) * 3_600_000_000)
+        for server in (later, last):
+            give(server)
+        with monkeypatch.context() as patched:
+            patched.setattr(RedlockPort, "_vote", vote_and_change)
+            with pytest.raises(BackendUnavailable, match="nodes took their votes back, or went away"):
+                await port.acquire(mine, 0)
+        assert len(rounds) == 2
+        assert all(mine.token not in value for value in map(value_at, servers))
+
+    harness.run(case())
+
+
+def value_at(server: RedisServer) -> str:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        return str(client.get(NAME))
+
+
+def free(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.delete(NAME)
