@@ -88,7 +88,11 @@ class Node:
             logger.warning("A node of the quorum has no vote: %s", error)
 
     def close(self) -> None:
-        self.server.close()  # first: who leaves a connection from here on lets go of it
+        self._drop_left()  # what was put off needs a connection, and these may be all that there may be
+        self.server.close()
+        self._drop_left()  # once more: who leaves a connection from here on lets go of it
+
+    def _drop_left(self) -> None:
         for patient, pool in self.pools.items():
             with suppress(IndexError):  # also where another thread has just taken the last one
                 while True:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.proxy import Proxy
 from tests.support.stores.redlock import left_on
-from tests.support.waiting import SLACK, eventually
+from tests.support.waiting import LONG, SLACK, eventually
 
 NAME = "disLock:order:7"
 Quorum = tuple[list[RedisServer], Harness]
@@ -443,3 +444,18 @@ def test_a_question_that_is_under_way_while_the_store_is_closed_keeps_no_connect
 
     drive(getattr(backend, port)()._quorum.ask(INSPECT, [NAME], lambda _: (), is_closed))
     assert [pool.in_use for pool in pools] == [0] * len(pools)
+
+
+def test_what_was_put_off_is_done_at_the_end_of_the_store_though_no_answer_was_read(
+    own_nodes: list[RedisServer], open_store: Callable[..., Store]
+) -> None:
+    """The connections whose answers no caller waited for were all that there might be."""
+    backend: Any = open_store(own_nodes, max_connections=1, socket_timeout=SLACK, socket_connect_timeout=SLACK).backend
+    mine = claim(name=NAME, expire=300)
+    drive(backend.sync_port().acquire(mine, 0))
+    drive(backend.sync_port()._quorum.ask(INSPECT, [NAME], lambda _: (), lambda _: True))  # nobody reads the answers
+    for node in backend._nodes:
+        assert node.pools[False].in_use == 1
+        node.outage.postpone(partial(node._cancel, mine, 0), after=LONG, within=2 * LONG)
+    backend.close()
+    assert left_on(own_nodes) == {}
