@@ -63,6 +63,10 @@ async def several_processes(harness: Harness, client: redis.Redis, transcript: T
         places = [claim(process, 2) for process in (first, *others[:2])]
         for each in places:
             await port.acquire(each, 60)
+        last = claim(others[2], 2)._replace(max_waiters=2)
+        async with transcript.of("The queue for two places has room for one more"):
+            await port.acquire(last, 60)
+        await port.cancel(last)
         async with transcript.of("One of two places is handed on"):
             await port.release(places[0])
         for each in places[1:]:

@@ -19,7 +19,9 @@ local function is_full(lock, process, entry, place, most)
   end
   local count, seen = call('ZCARD', line), {[process] = true}
   local processes = call('ZRANGE', QUEUE, '0', '-1')
-  table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
+  if not lock.shares then
+    table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
+  end
   for _, other in ipairs(processes) do
     if count < most and not seen[other] then
       if listens(other) then

@@ -7,7 +7,7 @@
 
 local call = redis.call
 
--- How many wait, and since when the first of them.
+-- How many wait, and since when the first of them. `owner`: the process that has the lock; nil: several have it.
 local function waiters(queue, owner)
   local count, seen = 0, false
   local processes = call('ZRANGE', queue, '0', '-1', 'WITHSCORES')
@@ -16,7 +16,7 @@ local function waiters(queue, owner)
     seen = seen or processes[i] == owner
   end
   local first = processes[2]
-  if not seen then -- those who stand aside: see _hand_over.lua
+  if owner and not seen then -- those who stand aside: see _hand_over.lua
     local line = queue .. ':' .. owner
     local aside = call('ZRANGE', line, '0', '0', 'WITHSCORES')[2]
     if aside then
@@ -43,7 +43,7 @@ local function shares(name, queue)
       table.insert(answer[8], string.match(fields[i], '/(%d+)$') or '1')
     end
   end
-  answer[6], answer[7] = waiters(queue, '-')
+  answer[6], answer[7] = waiters(queue)
   return answer
 end
 
