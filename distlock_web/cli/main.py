@@ -69,7 +69,7 @@ def execute(
             Output(sys.stdout).flush()
             raise
         except CommandFailed:  # which says more than that its first lines were lost
-            say(out.stream, "")
+            say(sys.stdout, "")
             raise
         out.flush()
         return code

@@ -283,8 +283,8 @@ def test_version() -> None:
 
 
 def test_not_held(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
-    code, _, errors = run("release", "order:7")
-    assert code == 1
+    code, out, errors = run("release", "order:7")
+    assert (code, out) == (1, "")
     assert "The lock 'order:7' is not held. `" in errors
     assert "distlock list` shows what is." in errors
     lease = elsewhere("order:7")

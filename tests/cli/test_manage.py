@@ -15,6 +15,7 @@ import pytest
 from distlock_web import LeaseLost, lock
 from distlock_web.core.registry import registry
 from distlock_web.ops.held_locks import list_all
+from distlock_web.testing.servers import free_port
 from tests.support.cli import COMMAND
 from tests.support.database_servers import PostgresServer
 from tests.support.databases import new_database
@@ -109,3 +110,16 @@ def test_what_cannot_be_written_has_a_status_of_its_own(
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr
     assert ("disLock:order:7" in names) is (said != "a release")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has such a file")
+def test_what_has_failed_keeps_its_status_though_its_first_lines_are_lost() -> None:
+    """Those of the stores that do answer come first."""
+    environment = {**os.environ, "DISTLOCK_URL": f"redis://127.0.0.1:{free_port()}/0", "PYTHONUNBUFFERED": ""}
+    with full_disk() as writing:
+        ended = subprocess.run(
+            [*COMMAND, "list", "--json"], env=environment, stdout=writing, stderr=subprocess.PIPE, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 69, ended.stderr
+    assert "Exception ignored" not in ended.stderr
