@@ -20,6 +20,12 @@ RETRY = 0.5
 MAX_EXIT_DELAY = 1.0
 
 _warned = False
+_ends = False
+
+
+def program_ends() -> bool:
+    """Whether no thread of ours starts any more because the program ends: since Python 3.12, before ``atexit``."""
+    return _ends
 
 
 def start_thread(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
@@ -29,7 +35,7 @@ def start_thread(name: str, work: Callable[..., object], *args: object) -> threa
 
 def _start(thread: threading.Thread) -> threading.Thread:
     """The one place where a thread of ours starts: where it would stand still that is said, once."""
-    global _warned
+    global _warned, _ends
     uwsgi = sys.modules.get("uwsgi")  # it exists inside of uWSGI only
     if uwsgi is not None and not _warned and not getattr(uwsgi, "has_threads", True):
         _warned = True
@@ -37,7 +43,11 @@ def _start(thread: threading.Thread) -> threading.Thread:
             "uWSGI runs no threads between two requests, so a lease with renew=True is not renewed and ends after "
             "its expire. Set enable-threads = true. docs/web-servers.md explains it."
         )
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        _ends = _ends or "interpreter shutdown" in str(error)
+        raise
     return thread
 
 
@@ -110,13 +120,18 @@ class Worker:
                 run = self._run = _Run(self._work, self._name)
                 _start(run.thread)
             except RuntimeError as error:
-                logger.warning("The thread %s could not be started: %s", self._name, error)
+                self._tell(error)
             finally:
                 if run is not None:
                     run.starter = None
                 if run is not None and run.thread.ident is None and self._run is run:
                     self._run = None
             return self._run is not None
+
+    def _tell(self, error: RuntimeError) -> None:
+        # At the end of the program the caller does it, or says what is not done.
+        level = logging.INFO if program_ends() else logging.WARNING
+        logger.log(level, "The thread %s could not be started: %s", self._name, error)
 
     def wake(self) -> None:
         """The next step is due now; nothing, if no thread runs."""

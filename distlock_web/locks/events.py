@@ -155,27 +155,39 @@ class Background:
             return
         done = threading.Event()
         self._queue.append(done)
+        until = now() + timeout
         if self._worker.start():
             self._worker.wake()
             done.wait(max(0.0, timeout))
+        else:  # the program ends, or has no thread more: what is queued is done here
+            while not done.is_set() and now() < until:
+                self._do_next()
 
     def _is_left(self) -> bool:
         return bool(self._queue) or now() - self._idle_since < IDLE_TIMEOUT
 
     def _step(self) -> float:
         while self._queue:
-            queued = self._queue.popleft()
-            if isinstance(queued, threading.Event):
-                queued.set()
-                continue
-            try:
-                self._function(*queued)
-            except BaseException:  # also a sys.exit(): without the thread no listener would be told any more
-                if not self._failed:
-                    self._failed = True
-                    logger.exception("The listener %r to the events of locks failed; logged once.", self._function)
+            self._do_next()
         self._idle_since = now()
         return IDLE_TIMEOUT
+
+    def _do_next(self) -> None:
+        try:
+            queued = self._queue.popleft()
+        except IndexError:  # two callers of ``flush`` have no thread
+            return
+        if isinstance(queued, threading.Event):
+            queued.set()
+            return
+        try:
+            self._function(*queued)
+        except BaseException as error:  # also a sys.exit(): without the thread no listener would be told any more
+            if not self._failed:
+                self._failed = True
+                logger.exception("The listener %r to the events of locks failed; logged once.", self._function)
+            if not isinstance(error, Exception) and not self._worker.is_current():
+                raise  # in the caller of ``flush`` it is that one's
 
 
 _in_background: weakref.WeakSet[Background] = weakref.WeakSet()

@@ -24,7 +24,7 @@ from ..core.errors import BackendUnavailable, DistLockError
 from ..core.process import after_fork
 from ..core.registry import Store
 from ..core.runtime import TASKS, Runtime, drive, now
-from ..core.worker import Worker, start_thread
+from ..core.worker import Worker, program_ends, start_thread
 from . import events
 from .hold import Hold
 from .scope import Scope
@@ -355,7 +355,10 @@ def _watchdog_of(store: Store, server: object = None) -> Watchdog:
 
 
 def _add(watched: Sequence[WatchedHold]) -> None:
-    """Look after these, of one store. ``RuntimeError`` where the system has no thread more."""
+    """Look after these, of one store. ``RuntimeError`` where the system has no thread more.
+
+    At the end of the program they go on without: what runs then (``atexit``) has the time of its lease.
+    """
     by_server: dict[object, list[WatchedHold]] = {}
     for item in watched:
         by_server.setdefault(item.server, []).append(item)
@@ -364,7 +367,11 @@ def _add(watched: Sequence[WatchedHold]) -> None:
             _watchdog_of(watched[0].hold.store, server).add(items)
     except RuntimeError:
         _remove(watched)
-        raise
+        if not program_ends():
+            raise
+        hold = watched[0].hold
+        text = "Lock %s is not renewed: the program ends, and starts no thread any more. It has its lease."
+        logger.warning(text, hold.name, extra=hold.log_fields("error", reason="renew"))
 
 
 def _remove(watched: Sequence[WatchedHold]) -> None:

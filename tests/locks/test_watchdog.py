@@ -124,6 +124,23 @@ def test_a_thread_that_cannot_be_started_for_one_lease_ends_no_renewal(caplog: p
         lease.release()
 
 
+@pytest.mark.parametrize("keys", ["a", ["a", "b"]])
+def test_at_the_end_of_the_program_a_lock_goes_on_without_its_renewal(
+    keys: str | list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts no thread in ``atexit``: there it was an error, as of a process that has too many threads."""
+    monkeypatch.setattr(worker, "_ends", False)
+    with no_thread("distlock-watchdog"), pytest.raises(RuntimeError, match="too many threads"), lock(keys, renew=True):
+        pytest.fail("it is not renewed")
+    with no_thread("distlock-watchdog", RuntimeError("can't create new thread at interpreter shutdown")):
+        with lock(keys, renew=True) as lease:
+            lease.raise_if_lost()
+        assert lease.state == "released"
+    assert fields_of(caplog, "Lock disLock:a is not renewed: the program ends") == {
+        "lock_event": "error", "lock_reason": "renew", "lock_name": "disLock:a",
+    }  # fmt: skip
+
+
 def test_a_loss_is_told_though_no_thread_can_be_started_for_it() -> None:
     """``distlock run`` did not end its command."""
     told = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from typing import Any
@@ -12,15 +13,34 @@ from typing import Any
 import pytest
 
 from distlock_web import events, lock
+from distlock_web.core import worker
 from distlock_web.locks import events as stream
 from distlock_web.locks.events import Event
 from distlock_web.testing.harness import Harness
 from tests.support.callers import no_thread
 from tests.support.modes import in_both_modes
 from tests.support.renewals import renewed_now
+from tests.support.source import PROJECT
 from tests.support.waiting import LONG, PATIENCE
 
 pytestmark = pytest.mark.usefixtures("memory_store")
+
+#: What Python 3.12 says where a thread would start at the end of the program.
+AT_EXIT = "can't create new thread at interpreter shutdown"
+
+LAST = """
+import atexit
+from distlock_web import configure, events, lock
+
+configure({"default": {"BACKEND": "memory"}})
+events.subscribe(lambda event: print(event.kind, flush=True))
+
+def last():
+    with lock("a", renew=True, expire=60):
+        print("inside", flush=True)
+
+atexit.register(last)
+"""
 
 
 def take() -> None:
@@ -178,6 +198,41 @@ def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(caplog: pytest.LogC
     take()
     events.flush(PATIENCE)
     assert told == ["acquired", "released"] * 2
+
+
+@pytest.mark.parametrize("why", ["can't start new thread", AT_EXIT])
+def test_a_flush_without_a_thread_tells_them_itself(
+    why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returned at once, and at the end of the program nobody was told."""
+    monkeypatch.setattr(worker, "_ends", False)
+    told: list[str] = []
+
+    def tell(event: Event) -> None:
+        told.append(event.kind)
+        if len(told) < 4:
+            take()  # what it does itself is told next time: else for ever
+
+    events.subscribe(tell)
+    with no_thread("distlock-events", RuntimeError(why)), caplog.at_level(logging.INFO, "distlock_web"):
+        take()
+        events.flush(PATIENCE)
+        assert told == ["acquired", "released"]
+        events.flush(PATIENCE)
+        assert told == ["acquired", "released"] * 3
+    levels = {record.levelno for record in caplog.records if "could not be started" in record.getMessage()}
+    assert levels == {logging.INFO if why == AT_EXIT else logging.WARNING}
+
+
+@pytest.mark.slow
+def test_at_the_end_of_the_program_a_lock_is_taken_and_told_of() -> None:
+    """Python 3.12 starts no thread in ``atexit``: a renewed lock was an error there, and its events were dropped."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAST], cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    told = done.stdout.split()
+    assert "inside" in told, done.stderr
+    assert [kind for kind in told if kind in ("acquired", "released")] == ["acquired", "released"], done.stderr
 
 
 def test_a_signal_in_a_listener_leaves_nothing_held(seen: list[Event]) -> None:
