@@ -5,6 +5,8 @@ Each has found a defect that we had once, or could have. A finding is repeated b
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.faults import __main__ as program
@@ -12,6 +14,7 @@ from tests.support.faults.mutants import MUTANTS
 from tests.support.faults.steps import Combination
 from tests.support.faults.table import try_these
 from tests.support.faults.ways import WAYS
+from tests.support.source import PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,3 +50,12 @@ def test_make_faults_tries_the_other_stores_where_one_has_no_server(
     said = capsys.readouterr().out
     assert "zookeeper: NOT TRIED, java is not on PATH" in said
     assert "memory: 2 runs" in said
+
+
+def test_the_night_tries_every_part_of_every_store() -> None:
+    night = (PROJECT / ".github/workflows/nightly.yml").read_text("utf-8")
+    tried = re.findall(r"^ +- \{of: (\w+), part: (\d)/(\d)\}$", night, re.M)
+    assert {name for name, _, _ in tried} == WAYS.keys()
+    for name in WAYS:
+        parts = [(int(number), int(of)) for each, number, of in tried if each == name]
+        assert parts == [(number, len(parts)) for number in range(1, len(parts) + 1)], name
