@@ -16,6 +16,7 @@ from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import HARNESSES
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import redlock_url
+from tests.support.waiting import SLACK
 
 
 class TokenServiceDown(Exception):
@@ -153,7 +154,10 @@ def test_one_node_of_a_quorum_without_credentials_is_one_node_that_is_gone(
             fail()
 
     tokens.fail = first_only
-    settings = {"LOCATION": redlock_url(servers), "OPTIONS": {"credential_provider": tokens}}
+    settings = {
+        "LOCATION": redlock_url(servers, socket_timeout=SLACK, socket_connect_timeout=SLACK),
+        "OPTIONS": {"credential_provider": tokens},
+    }
     registry = configure({"default": settings})
     harness = HARNESSES[mode](registry.store("default"))
 
