@@ -23,45 +23,55 @@ BATCH = 100
 
 
 def inspect(queue: LockQueue, session: Session, names: Sequence[str] | None) -> list[LockInfo]:
-    """Reads the whole tree, in parts. What it finds whose time is over it removes, as who comes for the lock would."""
-    everything = names is None
+    """Reads the whole tree, in parts. What it finds whose time is over it removes, as who comes for the lock would.
+
+    One node that is a stranger's, or a newer version's, does not hide the locks that are asked for.
+    """
+    asked, refused = names is not None, _Refused()
     if names is None:
         (found,) = session.send(lambda client: client.get_children_async(ROOT))
-        names = [] if isinstance(found, NoNodeError) else [name_of(component) for component in found]
+        components = [] if isinstance(found, NoNodeError) else found
+        names = [name for component in components if (name := refused.read(name_of, component)) is not None]
     if names and not queue.clock.is_fresh(60.0):
         queue.touch()
     lines: list[LockInfo] = []
     for first in range(0, len(names), BATCH):
-        lines += _some(queue, session, names[first : first + BATCH], everything)
+        lines += _some(queue, session, names[first : first + BATCH], refused)
+    if asked and refused.errors and not lines:
+        raise refused.errors.pop()
+    for error in refused.errors:
+        logger.warning("A node is left out of the list of locks: %s", error)
     return lines
 
 
-def _some(queue: LockQueue, session: Session, names: Sequence[str], everything: bool) -> list[LockInfo]:
+def _some(queue: LockQueue, session: Session, names: Sequence[str], refused: _Refused) -> list[LockInfo]:
     paths = [path_of(name) for name in names]
     answers = session.send(*[request for path in paths for request in look_requests(path)])
     pairs = zip(answers[::2], answers[1::2], strict=True)
     views = [
         (name, view)
         for name, path, pair in zip(names, paths, pairs, strict=True)
-        if (view := _ours(everything, view_of, path, *pair)) is not None and view.queue
+        if (view := refused.read(view_of, path, *pair)) is not None and view.queue
     ]
     children = [view.child_path(child) for _, view in views for child in view.queue[:2]]
     found = iter(session.send(*map(get_request, children)) if children else ())
-    lines = [
-        _ours(everything, _info_of, queue, name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views
-    ]
+    lines = [refused.read(_info_of, queue, name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views]
     return [line for line in lines if line is not None]
 
 
-def _ours(everything: bool, read: Callable[..., T], *given: Any) -> T | None:
-    """What a node says. Of everything one is left out that is a stranger's, or a newer version's: the rest is shown."""
-    try:
-        return read(*given)
-    except ConfigurationError as error:
-        if not everything:
-            raise
-        logger.warning("A node is left out of the list of locks: %s", error)
-        return None
+class _Refused:
+    """Why nodes that were read are not ours."""
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigurationError] = []
+
+    def read(self, read: Callable[..., T], *given: Any) -> T | None:
+        """What a node says; None if it is none of ours."""
+        try:
+            return read(*given)
+        except ConfigurationError as error:
+            self.errors.append(error)
+            return None
 
 
 def _info_of(queue: LockQueue, name: str, view: View, found: Any, second: Any = None) -> LockInfo | None:

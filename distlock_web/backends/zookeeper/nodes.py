@@ -41,7 +41,10 @@ def path_of(name: str) -> str:
 
 
 def name_of(component: str) -> str:
-    return unquote(component, errors="surrogatepass")
+    try:
+        return unquote(component, errors="surrogatepass")
+    except ValueError as error:  # a stranger's %ff
+        raise ConfigurationError(f"The node {ROOT}/{component} in ZooKeeper is no lock of distlock_web.") from error
 
 
 def digest_of(token: str) -> str:
@@ -77,9 +80,9 @@ class ZooRecord(NamedTuple):
         return json.dumps(self).encode()
 
 
-def record(data: bytes, path: str) -> ZooRecord:
+def record(data: bytes | None, path: str) -> ZooRecord:
     try:
-        found = ZooRecord(*json.loads(data))
+        found = ZooRecord(*json.loads(data or b""))
         return found._replace(expire=float(found.expire), taken=int(found.taken))
     except (ValueError, TypeError) as error:
         raise _none_of_ours(data, path) from error
@@ -95,17 +98,17 @@ class Mark(NamedTuple):
         return json.dumps(self).encode()
 
 
-def mark(data: bytes, path: str) -> Mark:
+def mark(data: bytes | None, path: str) -> Mark:
     try:
-        base, revoked = json.loads(data)
+        base, revoked = json.loads(data or b"")
         return Mark(int(base), str(revoked))
     except (ValueError, TypeError) as error:
         raise _none_of_ours(data, path) from error
 
 
-def _none_of_ours(data: bytes, path: str) -> ConfigurationError:
-    """Of a newer version, which says its format (see ``core/formats.py``), or of a stranger."""
+def _none_of_ours(data: bytes | None, path: str) -> ConfigurationError:
+    """Of a newer version, which says its format (see ``core/formats.py``), or of a stranger. None: it has no data."""
     what = f"The node {path} in ZooKeeper"
     with suppress(ValueError, TypeError, LookupError):
-        return refusal(what, int(json.loads(data)["format"]))
-    return ConfigurationError(f"{what} is no lock of distlock_web: {data[:60]!r}.")
+        return refusal(what, int(json.loads(data or b"")["format"]))
+    return ConfigurationError(f"{what} is no lock of distlock_web: {(data or b'')[:60]!r}.")

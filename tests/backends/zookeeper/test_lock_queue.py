@@ -551,34 +551,39 @@ def test_a_stranger_in_the_line_is_said_and_not_removed(client: Any) -> None:
     assert len(line_of(client)) == 1, "and we have left the line"
 
 
-#: What the node of a lock says, and the one in its queue.
-STRANGERS: dict[str, tuple[bytes, bytes | None]] = {
-    "made by hand": (b"", None),
-    "of another program": (b"<xml/>", None),
-    "of a newer version": (b'{"format": 9, "base": 1}', None),
+#: What the node of a lock says, and the one in its queue, if there is one.
+STRANGERS: dict[str, tuple[bytes | None, ...]] = {
+    "made by hand": (b"",),
+    "without data": (None,),
+    "of another program": (b"<xml/>",),
+    "of a newer version": (b'{"format": 9, "base": 1}',),
+    "in the queue, without data": (b'[1, ""]', None),
     "in the queue, of another program": (b'[1, ""]', b"<xml/>"),
     "in the queue, of a newer version": (b'[1, ""]', b'{"format": 9}'),
 }
 
 
-@pytest.mark.parametrize("component", ["disLock:strange", "%zz", "a\u00e4"])
+@pytest.mark.parametrize("component", ["disLock:strange", "%zz", "%ff", "a\u00e4"])
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_stranger_is_left_out_of_the_list(
     client: Any, caplog: pytest.LogCaptureFixture, stranger: str, component: str
 ) -> None:
     """One node made all other locks invisible, also to who would release one by force."""
-    says, in_queue = STRANGERS[stranger]
+    says, *in_queue = STRANGERS[stranger]
     path = f"/distlock/{component}"
     with lock("order:7"):
         client.create(path, says)
-        if in_queue is not None:
-            client.create(f"{path}/{child_node(digest_of('x'), 0)}", in_queue)
+        for data in in_queue:
+            client.create(f"{path}/{child_node(digest_of('x'), 0)}", data)
         assert [found.name for found in drive(port().inspect())] == [NAME]
         assert [found.name for found in drive(port().inspect([NAME]))] == [NAME]
-        if path == path_of(name_of(component)):
+        if component in ("disLock:strange", "%ff"):  # the others are read as another name's
             assert path in caplog.text
+        if component == "disLock:strange":
             with pytest.raises(ConfigurationError, match=r"no lock of distlock_web|newer version"):
-                drive(port().inspect([name_of(component)]))
+                drive(port().inspect([component]))
+            for both in ([component, NAME], [NAME, component]):
+                assert [found.name for found in drive(port().inspect(both))] == [NAME]
     client.delete(path, recursive=True)
 
 
