@@ -187,7 +187,7 @@ class CommandRun:
     def _wait(self) -> int:
         """The command's exit status as a shell has it."""
         # As PID 1 we inherit orphans, which nobody else reaps. Else another child is that of who has started it.
-        awaited = -1 if os.getpid() == 1 else self._pid
+        awaited = -1 if _is_first_process() else self._pid
         while True:
             pid, status = os.waitpid(awaited, 0)
             if pid == self._pid:
@@ -237,7 +237,7 @@ class CommandRun:
     def _received(self, signum: int, frame: FrameType | None) -> None:
         if self._pid:
             # The keys of a terminal have sent it to the command as well. PID 1 may have it from a container that ends.
-            if os.getpid() == 1 or not (self._shares and signum in _OF_KEYS):
+            if _is_first_process() or not (self._shares and signum in _OF_KEYS):
                 self._send(signum)
             return
         self._early.append(signum)
@@ -246,6 +246,11 @@ class CommandRun:
 
     def _say(self, text: str) -> None:
         say(self._errors.stream, f"distlock: {printable(text)}\n")
+
+
+def _is_first_process() -> bool:
+    """Whether we are PID 1: a container's command."""
+    return os.getpid() == 1
 
 
 def _all_zombies(group: int) -> bool:

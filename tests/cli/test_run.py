@@ -100,20 +100,39 @@ def test_a_command_whose_parent_has_died_at_once_is_not_begun(marker: Path) -> N
     assert not marker.exists()
 
 
-#: An orphan ends with 0 while the command still runs.
-ORPHAN = "( sh -c 'sleep 0.3; exit 0' & ); sleep 1.5; echo done; exit 3"
+#: An orphan ends with 0 while the command still runs, outside of its group.
+ORPHAN = '( setsid sh -c \'echo $$ > "$0"; exit 0\' "$0" & ); until [ -s "$0" ]; do sleep 0.05; done; '
+#: For as long as it is a zombie it is in /proc.
+IS_REAPED = 'for i in $(seq 200); do [ -e "/proc/$(cat "$0")" ] || exit 3; sleep 0.05; done; exit 4'
 PR_SET_CHILD_SUBREAPER = 36
+#: It has no other number, but does what it would do as PID 1.
+AS_PID_1 = "from distlock_web.cli import main, run; run._is_first_process = lambda: True; main.console()"
 
 
 def become_subreaper() -> None:
+    """Who inherits orphans, as PID 1 does."""
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
-def test_the_end_of_an_orphan_is_not_the_end_of_the_command(redis_store: str) -> None:
-    """As PID 1 inherits them, too. It was taken for it: the job was killed in the middle, with exit status 0."""
-    ended = distlock(redis_store, "run", "-k", "x", "--", "sh", "-c", ORPHAN, preexec_fn=become_subreaper)
-    assert (ended.returncode, ended.stdout) == (3, "done\n"), ended.stderr
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (["-m", "distlock_web"], ORPHAN + "sleep 0.5; exit 3"),
+        (["-c", AS_PID_1], ORPHAN + IS_REAPED),
+    ],
+    ids=["subreaper", "PID 1"],
+)
+def test_the_end_of_an_orphan_is_not_the_end_of_the_command(
+    redis_store: str, marker: Path, program: list[str], command: str
+) -> None:
+    """It was taken for it: the job was killed in the middle, with exit status 0. PID 1 reaps it."""
+    ended = subprocess.run(
+        [sys.executable, *program, "run", "-k", "x", "--", "sh", "-c", command, str(marker)],
+        env=environment(redis_store), capture_output=True, text=True, timeout=PATIENCE, check=False,
+        start_new_session=True, preexec_fn=become_subreaper,
+    )  # fmt: skip
+    assert ended.returncode == 3, ended.stderr
     assert held() == 0
 
 
