@@ -6,11 +6,15 @@ import atexit
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from .process import Process, check_process
 from .runtime import ThreadParker, drive, now
+
+T = TypeVar("T")
 
 logger = logging.getLogger("distlock_web")
 
@@ -178,6 +182,38 @@ class Worker:
             return RETRY
         self._failing = False
         return seconds
+
+
+class Workers(Generic[T]):
+    """Threads for a queue of work, so many at most: they start as work comes, and end when none is left."""
+
+    def __init__(self, name: str, at_most: int, do: Callable[[T], object]) -> None:
+        self.queue: deque[T] = deque()
+        self._do = do
+        self._workers = [Worker(name, self.step, lambda: bool(self.queue)) for _ in range(at_most)]
+
+    @property
+    def run(self) -> bool:
+        return any(worker.runs for worker in self._workers)
+
+    def is_current(self) -> bool:
+        """Called in a piece of the work: whether it is one of these threads."""
+        return any(worker.is_current() for worker in self._workers)
+
+    def start(self) -> bool:
+        """Have done what is queued. False, and logged: there is no thread to do it."""
+        idle = [worker for worker in self._workers if not worker.runs]
+        started = [True for worker in idle[: len(self.queue)] if worker.start()]
+        return bool(started) or len(idle) < len(self._workers)
+
+    def step(self) -> float:
+        """Do the first of what is queued: in this thread, where there is no other."""
+        try:
+            work = self.queue.popleft()
+        except IndexError:  # another one has just taken the last
+            return 0.0
+        self._do(work)
+        return 0.0
 
 
 _with_last: WeakSet[Worker] = WeakSet()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, NotSent
 from ..core.runtime import Runtime, ThreadParker, drive, now
-from ..core.worker import Worker
+from ..core.worker import Worker, Workers
 
 logger = logging.getLogger("distlock_web")
 
@@ -61,9 +61,8 @@ class Outage:
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
         self._worker = Worker("distlock-outage", self._step, self._is_left, last=partial(self._finish, alone=True))
-        self._to_do: deque[Postponed] = deque()  #: of these, what is done now
-        self._refused = False  #: the server answers, and refuses something of that
-        self._helpers: list[Worker] = []
+        self._helpers = Workers("distlock-outage-helper", AT_A_TIME, self._do)  #: with what of that is done now
+        self._refused = False  #: the server answers, and refuses something of it
 
     # May I ask? ---------------------------------------------------------------------------------------------------
 
@@ -74,7 +73,7 @@ class Outage:
     @property
     def is_own_thread(self) -> bool:
         """Whether the caller is a thread that asks again, or does what was put off: no caller waits for it."""
-        return self._worker.is_current() or any(helper.is_current() for helper in self._helpers)
+        return self._worker.is_current() or self._helpers.is_current()
 
     def refuse_if_silent(self, begun: bool = False) -> None:
         """``NotSent`` at once where a request would only wait for its time-out. Before each request.
@@ -296,43 +295,30 @@ class Outage:
         """
         begun, parker = now(), ThreadParker()
         self._refused = False
-        self._to_do.extend(items)
-        if items and not alone:
-            while len(self._helpers) < AT_A_TIME:
-                self._helpers.append(Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)))
-            all(helper.start() for helper in self._helpers[: len(items)])  # until no thread is to be had
-        while self._to_do or self._is_helped:
-            if self._is_helped:
+        self._helpers.queue.extend(items)
+        if not alone:
+            self._helpers.start()
+        while self._helpers.queue or self._helpers.run:
+            if self._helpers.run:
                 drive(parker.park(POLL))
             else:
-                self._help()
+                self._helpers.step()
             if self._asked > self._probed:  # one of those that are done meets a dead connection, or another caller does
                 self._ask()
             if now() > begun + MAX_KEPT_OUT:
                 self._let_in()
             if now() > begun + within:
-                self._to_do.clear()
+                self._helpers.queue.clear()
         return not self._refused
 
-    @property
-    def _is_helped(self) -> bool:
-        return any(helper.runs for helper in self._helpers)
-
-    def _help(self) -> float:
-        try:
-            item = self._to_do.popleft()
-        except IndexError:  # another one has just taken the last
-            return 0.0
-        if item in self._postponed:  # else it was given up meanwhile, to make room
-            self._do(item)
-        return 0.0
-
     def _do(self, item: Postponed) -> None:
+        if item not in self._postponed:  # it was given up meanwhile, to make room
+            return
         try:
             item.work()
         except BackendUnavailable:
             self._refused = True
-            self._to_do.clear()
+            self._helpers.queue.clear()
             self._put_last(item)
         except DistLockError as error:
             logger.info("A postponed request to the store could not be done: %s", error)

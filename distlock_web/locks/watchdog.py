@@ -24,7 +24,7 @@ from ..core.errors import BackendUnavailable, DistLockError
 from ..core.process import after_fork
 from ..core.registry import Store
 from ..core.runtime import TASKS, Runtime, drive, now
-from ..core.worker import Worker, program_ends, start_thread
+from ..core.worker import Worker, Workers, program_ends
 from . import events
 from .hold import Hold
 from .scope import Scope
@@ -38,6 +38,10 @@ MAX_SLEEP = 5.0
 
 #: When something is due that is not to wait.
 AT_ONCE = float("-inf")
+
+#: Calls of ``on_lost`` that are made at a time, and releases for those who are gone: of a store that fails ten thousand
+#: leases are lost at once. Further ones wait until one has ended, so one that never ends takes a place for good.
+AT_A_TIME = 64
 
 #: Leases in one request: the server runs a script alone, so one must not be long, and Lua's stack is bounded.
 MAX_BATCH_LEASES = 500
@@ -286,7 +290,11 @@ class Watchdog:
         if item.when_abandoned is not None:
             fields = item.hold.log_fields("error", reason="release")
             what = "The release of a lock whose holder is gone"
-            start_thread("distlock-abandoned", _call, what, item.when_abandoned, fields)  # may take its time
+            call = what, item.when_abandoned, fields
+            _releasing.queue.append(call)  # it may take its time
+            if not _releasing.start():
+                _releasing.queue.remove(call)
+                raise RuntimeError("no thread can be started to release it")  # it is tried again
         else:
             logger.warning(
                 "Lock %s: nobody has its lease any more, and nobody released it; no longer renewed.",
@@ -335,9 +343,18 @@ class Watchdog:
 _watchdogs: weakref.WeakKeyDictionary[Store, dict[object, Watchdog]] = weakref.WeakKeyDictionary()
 
 
+def _aside(name: str) -> Workers[tuple[str, Callable[[], object], dict[str, object]]]:
+    return Workers(name, AT_A_TIME, lambda call: _call(*call))
+
+
+#: What takes its time where a watchdog has noticed it: ``on_lost``, and releases for those who are gone.
+_telling, _releasing = _aside("distlock-on-lost"), _aside("distlock-abandoned")
+
+
 def _forked() -> None:
-    global _watchdogs
+    global _watchdogs, _telling, _releasing
     _watchdogs = weakref.WeakKeyDictionary()  # the threads, and perhaps a lock they held, stayed in the parent
+    _telling, _releasing = _aside("distlock-on-lost"), _aside("distlock-abandoned")
 
 
 after_fork(_forked)
@@ -439,16 +456,15 @@ def renewing(holds: Sequence[Hold]) -> Iterator[None]:
 
 
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
-    """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
+    """Call the user's ``on_lost``; where a watchdog noticed, in another thread, for it may take its time."""
     work, fields = partial(callback, scope), scope.log_fields("error", reason="on_lost")
-    if any(watchdog.is_running_here() for those in list(_watchdogs.values()) for watchdog in list(those.values())):
-        try:
-            start_thread("distlock-on-lost", _call, "on_lost", work, fields)
-        except RuntimeError as error:  # renewals wait for it, but a loss that is not told is worse
-            logger.warning("on_lost runs in the thread that renews leases: %s", error, extra=fields)
-            _call("on_lost", work, fields)
-    else:
+    if not any(watchdog.is_running_here() for those in list(_watchdogs.values()) for watchdog in list(those.values())):
         _call("on_lost", work, fields)
+        return
+    _telling.queue.append(("on_lost", work, fields))
+    if not _telling.start():  # renewals wait for it, but a loss that is not told is worse
+        logger.warning("on_lost runs in the thread that renews leases: no other can be started", extra=fields)
+        _telling.step()
 
 
 def _call(what: str, work: Callable[[], object], fields: dict[str, object]) -> None:

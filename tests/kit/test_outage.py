@@ -11,6 +11,7 @@ import pytest
 from distlock_web import BackendUnavailable, ConfigurationError
 from distlock_web.core.errors import NotSent
 from distlock_web.core.runtime import THREADS, Runtime, drive, now
+from distlock_web.core.worker import Workers
 from distlock_web.kit import outage
 from distlock_web.kit.outage import Outage
 from tests.support.callers import no_thread, threads
@@ -207,15 +208,15 @@ def test_an_answer_to_an_earlier_question_says_nothing() -> None:
 
 
 def test_a_doubt_of_the_thread_that_asks_is_answered(
-    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+    unanswered: tuple[Outage, threading.Event],
 ) -> None:
     """Where no other is to be had it does for others what may meet a dead connection: it would wait for itself."""
-    monkeypatch.setattr(outage, "AT_A_TIME", 0)
     watched, answers = unanswered
     said: list[bool] = []
     answers.set()
-    watched.postpone(lambda: said.append(watched.answered(watched.ask())), after=0.0, within=LONG)
-    eventually(lambda: said, "it is done", SOON)
+    with no_thread("distlock-outage-helper"):
+        watched.postpone(lambda: said.append(watched.answered(watched.ask())), after=0.0, within=LONG)
+        eventually(lambda: said, "it is done", SOON)
     assert said == [True]
 
 
@@ -393,7 +394,7 @@ def test_the_end_waits_only_so_long_for_what_was_put_off(
 
     def work() -> None:
         begun.append(True)
-        eventually(lambda: not watched._to_do, "the others are given up", 1.0)
+        eventually(lambda: not watched._helpers.queue, "the others are given up", 1.0)
 
     for _ in range(10 * outage.AT_A_TIME):
         watched.postpone(work, after=LONG, within=2 * LONG)
@@ -559,9 +560,9 @@ def test_at_the_end_of_the_program_it_is_done_without_a_thread(unanswered: tuple
 def test_nobody_pauses_between_what_is_left_at_the_close(
     unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "AT_A_TIME", 1)
     monkeypatch.setattr(outage, "FINISH_WITHIN", SOON)
     watched, answers = unanswered
+    watched._helpers = Workers("distlock-outage-helper", 1, watched._do)
     done = list[int]()
 
     def work() -> None:

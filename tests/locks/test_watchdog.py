@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -369,8 +370,14 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> watchdog.Watchdog:
 
 @pytest.fixture
 def no_thread_outlasts_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = worker.start_thread
-    monkeypatch.setattr(watchdog, "start_thread", lambda *args: start(*args).join())
+    start = worker.Workers.start
+
+    def start_and_wait(workers: worker.Workers[Any]) -> bool:
+        started = start(workers)
+        wait_until(lambda: not workers.run)
+        return started
+
+    monkeypatch.setattr(worker.Workers, "start", start_and_wait)
 
 
 def due(key: str, **options: Any) -> watchdog.WatchedHold:
@@ -416,6 +423,36 @@ def test_a_release_for_one_who_is_gone_that_fails_is_logged_with_its_lock(
     assert ran_in == ["distlock-abandoned"]
 
 
+@pytest.mark.parametrize("what", ["on_lost", "abandoned"])
+def test_ten_thousand_losses_at_once_make_few_threads(
+    by_hand: watchdog.Watchdog, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It was a thread for each. One that does not end keeps the others for no longer than there are places."""
+    watchdog._watchdog_of(scope_of(unrelated("other")).spec.store)
+    many, name = 3 * watchdog.AT_A_TIME, f"distlock-{what.replace('_', '-')}"
+    called, most, go_on = list[int](), list[int](), threading.Event()
+    monkeypatch.setattr(watchdog.Watchdog, "is_running_here", lambda dog: True)
+
+    def call(number: int, lease: object = None) -> None:
+        called.append(number)
+        most.append(sum(thread.name == name for thread in threading.enumerate()))
+        if number % watchdog.AT_A_TIME:  # the others end at once
+            go_on.wait(LONG)
+
+    for number in range(many):
+        if what == "on_lost":
+            watchdog._call_aside(partial(call, number), scope_of(unrelated(f"key:{number}")))
+        else:
+            by_hand._keep([due(f"key:{number}", alive=lambda: False, when_abandoned=partial(call, number))])
+    by_hand._step()
+    wait_until(lambda: len(called) > watchdog.AT_A_TIME)
+    go_on.set()
+    wait_until(lambda: len(called) == many)
+    assert sorted(called) == list(range(many))
+    assert max(most) <= watchdog.AT_A_TIME
+    wait_until(lambda: not any(thread.name == name for thread in threading.enumerate()))
+
+
 @pytest.mark.usefixtures("no_thread_outlasts_its_start")
 @pytest.mark.parametrize("where", ["in a block", "beside the watchdog", "no thread is left"])
 def test_an_on_lost_that_fails_is_logged_with_its_lock(
@@ -435,7 +472,8 @@ def test_an_on_lost_that_fails_is_logged_with_its_lock(
     wanted = {"lock_event": "error", "lock_reason": "on_lost", "lock_name": "disLock:a"}
     assert fields_of(caplog, "on_lost failed") == wanted
     if where == "no thread is left":
-        assert fields_of(caplog, "on_lost runs in the thread that renews leases: can't start new thread") == wanted
+        assert fields_of(caplog, "on_lost runs in the thread that renews leases") == wanted
+        assert "can't start new thread" in caplog.text
     here = threading.current_thread().name
     assert ran_in == ["distlock-on-lost" if where == "beside the watchdog" else here]
 
