@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -13,7 +14,7 @@ from starlette.routing import Match
 
 from ..core.registry import Registry
 from ..locks.call import locks_on
-from ..locks.wrapping import wrapped
+from ..locks.wrapping import closed_over, wrapped
 from ..web.view_checks import check_locks, is_locked_elsewhere, registered_without_lock
 
 _apps: WeakSet[Starlette] = WeakSet()
@@ -87,8 +88,17 @@ def has_once(scope: Any) -> bool:
     endpoint = scope.get("endpoint")
     if endpoint is None:  # a middleware reads it
         return True
-    functions = functions_of(endpoint)
-    return any(locked.once is not None for function in functions for locked in locks_on(function))
+    places, seen = functions_of(endpoint), set[int]()
+    while places:
+        place = places.pop()
+        if any(locked.once is not None for locked in locks_on(place)):
+            return True
+        # A decorator without functools.wraps has the view in its closure.
+        for _, content in (found for each in wrapped(place) for found in closed_over(each)):
+            if isinstance(content, FunctionType | MethodType) and id(content) not in seen:
+                seen.add(id(content))
+                places.append(content)
+    return False
 
 
 def mounted_apps(app: Starlette) -> Iterator[Starlette]:

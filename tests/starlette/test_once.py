@@ -497,6 +497,36 @@ async def test_a_decorator_above_once_gets_no_response_for_a_value(app: FastAPI,
     assert (first.status_code, first.json()) == (second.status_code, second.json()) == (299, ["paid", "paid"])
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_the_body_is_kept_for_an_endpoint_that_a_decorator_hides(app: FastAPI, plain: bool, depth: int) -> None:
+    """One without ``functools.wraps``. The body was thrown away as of no concern: each call was a 500."""
+
+    def hidden(function: Any) -> Any:
+        async def acalled(body: Annotated[Any, Body()]) -> Any:
+            return await function(body)
+
+        def called(body: Annotated[Any, Body()]) -> Any:
+            return function(body)
+
+        return called if plain else acalled
+
+    async def apay(body: Annotated[Any, Body()]) -> Any:
+        return [body, "paid"]
+
+    def pay(body: Annotated[Any, Body()]) -> Any:
+        return [body, "paid"]
+
+    endpoint: Any = once(key=KEY, keep="1h")(pay if plain else apay)
+    for _ in range(depth):
+        endpoint = hidden(endpoint)
+    app.post("/pay", response_model=None)(endpoint)
+    async with client_of(app) as client:
+        said = [await client.post("/pay", headers=HEADERS, json={"order": order}) for order in (7, 7, 8)]
+    assert [each.status_code for each in said] == [200, 200, 422]
+    assert (said[1].json(), said[1].headers["Idempotency-Replayed"]) == ([{"order": 7}, "paid"], "true")
+
+
 async def test_a_client_that_sends_its_body_in_drops_keeps_a_thread_for_a_time_only(
     app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
