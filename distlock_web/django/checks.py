@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import Parameter
 from typing import Any
 
 from django.conf import settings
@@ -30,6 +31,7 @@ from .locked_views import (
     hidden_locks,
     is_above_login,
     is_api_view,
+    is_ninjas,
     is_outermost,
     locked_views,
     locks_around,
@@ -240,12 +242,17 @@ def _settings_are_right() -> bool:
 #: ``<slug:order_id>``; ``(?P<pk>…)`` of a regular expression.
 _ROW_AS_SPELLED = re.compile(r"<(?:(?:str|slug|path):)?((?:\w+_)?(?:pk|id))>")
 
+_TEXTS = (Parameter.empty, str, "str")
+
 
 @checks.register(checks.Tags.urls)
 def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """``1``, ``01`` and ``+1`` are three locks on one row, unless the route or the key makes a number of it."""
-    for where, route, _, function in _views():
+    for where, route, view, function in _views():
         spelled = set(_ROW_AS_SPELLED.findall(route))
+        if is_ninjas(view):  # which makes of a value what its annotation says
+            parameters = function.keys.signature.parameters
+            spelled = {name for name in spelled & parameters.keys() if parameters[name].annotation in _TEXTS}
         fields = [field for maker in function.keys.makers if isinstance(maker, Template) for field in maker.fields]
         choices = [choice for field in fields if not field.conversion for choice in field.choices]
         for name in sorted({root for root, rest in choices if root in spelled and not rest}):
@@ -296,18 +303,18 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             around |= (atomic & taken(view)) - owned_by(locks_of_handler(view, function))
         if not around:
             continue
-        remedy = _outermost(view, function)
         if owned & around:
             yield checks.Error(
                 f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-                hint=remedy.strip() or f"Add functools.wraps to the decorators above {function.decorator}.",
+                hint=_outermost(view, function).strip()
+                or f"Add functools.wraps to the decorators above {function.decorator}.",
                 id="distlock_web.E005",
             )
         elif function.once is not None and function.until != "commit":
-            yield _once_inside(where, "ATOMIC_REQUESTS", _say_commit(around, remedy))
+            yield _once_inside(where, "ATOMIC_REQUESTS", _say_commit(view, function, around))
         else:
             known = ", ".join(map(repr, sorted(around)))
-            hint = _say_commit(around, remedy)
+            hint = _say_commit(view, function, around)
             if function.until == "commit":  # it waits for one commit alone
                 hint = "Put what it changes into one database; or, if it changes nothing there, put "
                 hint += f"@transaction.non_atomic_requests(using={known}) on it."
@@ -398,6 +405,8 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     """What has to be done before ``until="commit"`` can be right there; nothing, if the decorator is outermost."""
     if is_outermost(view, function) or has_mixin(view):
         return ""
+    if is_ninjas(view):
+        return _NINJAS
     mixin = "Put distlock_web.django.views.UntilCommitMixin in front of the base classes"
     if function.once is not None:  # above the permissions it would answer a user who has lost the right to ask
         api = "Put @transaction.non_atomic_requests above @api_view, and leave once below it"
@@ -409,10 +418,12 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
 
 def _views() -> Iterator[tuple[str, str, Callable[..., Any], LockedFunction]]:
     """Every locked view: where it is, in words; its route; it; its lock. Each once, at the first of its routes."""
-    seen = set()  # REST framework's routers have two routes for an action: without a format, and with one
+    # REST framework's routers have two routes for an action: without a format, and with one. Ninja has each one twice.
+    seen = set[tuple[object, LockedFunction]]()
     for route, view, function in locked_views():
-        if (id(view), function) not in seen:
-            seen.add((id(view), function))
+        known = {(id(view), function), (route, function)}
+        if seen.isdisjoint(known):
+            seen |= known
             yield _where(view, route), route, view, function
 
 
@@ -420,9 +431,17 @@ def _where(view: Callable[..., Any], route: str) -> str:
     return f"The view {name_of(view)} at {route!r}"
 
 
-def _say_commit(databases: set[str], remedy: str) -> str:
+def _say_commit(view: Callable[..., Any], function: LockedFunction, databases: set[str]) -> str:
+    known = " or ".join(map(repr, sorted(databases)))
+    if is_ninjas(view):
+        return f'{_NINJAS}What needs a transaction says until="commit" and database={known}.'
     return (
-        f'{remedy}Say until="commit" and database={" or ".join(map(repr, sorted(databases)))} in the decorator; '
+        f'{_outermost(view, function)}Say until="commit" and database={known} in the decorator; '
         f"or, if the view changes nothing there or streams, put @transaction.non_atomic_requests on it: "
         f'until="commit" ends before the body of a stream.'
     )
+
+
+_NINJAS = (
+    "Take the API out of ATOMIC_REQUESTS: transaction.non_atomic_requests(route.callback) for each of its routes. "
+)

@@ -103,17 +103,19 @@ def locked_functions(view: Callback) -> list[LockedFunction]:
 
 
 def _places(view: Callback) -> list[Callback | None]:
-    """Where a class that a view was made of has decorators: ``dispatch``, and the handlers of all HTTP methods."""
+    """Where what a view was made of has decorators: ``dispatch`` of a class, and the handlers of all HTTP methods."""
+    view_class, handlers = class_of(view), _handlers(view)
+    return handlers if view_class is None else [view_class.dispatch, *handlers, *map(_behind_api_view, handlers)]
+
+
+def _handlers(view: Callback) -> list[Callback | None]:
+    """Of a class, or the operations of Ninja's that a view calls."""
     view_class = class_of(view)
     if view_class is None:
-        return []
-    handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class)]
-    return [view_class.dispatch, *handlers, *map(_behind_api_view, handlers)]
-
-
-def _handlers(view: Callback, view_class: Any) -> Iterable[str]:
+        return [getattr(each, "view_func", None) for each in operations_of(view)]
     actions = getattr(view, "actions", None)  # of a REST framework ViewSet: HTTP method → name of the method
-    return view_class.http_method_names if actions is None else actions.values()  # type: ignore[no-any-return]
+    names = view_class.http_method_names if actions is None else actions.values()
+    return [getattr(view_class, name, None) for name in names]
 
 
 def _behind_api_view(handler: Any) -> Callback | None:
@@ -148,8 +150,10 @@ def class_of(view: object) -> Any:
 
 
 def name_of(view: Callback) -> str:
-    """What people call a view: its class or the function under ``@api_view``, not ``View.as_view.<locals>.view``."""
-    return made_name_of(view) or _dotted(view)
+    """What people call a view: its class, its operations or the function under ``@api_view``, not
+    ``View.as_view.<locals>.view``."""
+    operations = [] if class_of(view) else [each for each in _handlers(view) if each is not None]
+    return made_name_of(view) or " and ".join(map(_dotted, operations or [view]))
 
 
 def made_name_of(function: Callback) -> str | None:
@@ -174,6 +178,11 @@ def _api_view_function(view_class: Any) -> Callback | None:
     return next(filter(None, map(_behind_api_view, handlers)), None)
 
 
+def is_ninjas(view: Callback) -> bool:
+    """Whether Ninja made it of operations."""
+    return bool(operations_of(view))
+
+
 def is_outermost(view: Callback, function: LockedFunction) -> bool:
     """Whether the lock is around the whole view: on its function or on ``dispatch``, which ``as_view()`` copies."""
     return function in locks_on(view)
@@ -185,8 +194,7 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
     ``login_required`` and its like, and what they decorate a method with, have the attributes of a redirect to login.
     """
     view_class = class_of(view)
-    handlers = _handlers(view, view_class) if view_class is not None else ()
-    places = [view, *(getattr(view_class, name, None) for name in handlers)]
+    places: list[Callback | None] = [view, *_handlers(view)]
     places += map(_behind_api_view, places[1:])
     if any(_leads_to_login(each) for place in places for each in _below(place, function)):
         return True

@@ -471,6 +471,9 @@ with lock("report:2026"):
 lock("export:7").acquire().release()  # free: the task has released it
 assert export(*queue[0]) == "given up"
 """,
+    ("django.md", "Django Ninja"): """
+assert {next(iter(route.callback._non_atomic_requests)) for route in routes} == {"default"}
+""",
     ("integrations.md", "A minimal framework"): """
 import asyncio
 told, asked = [], iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
@@ -551,6 +554,7 @@ exec({python_blocks()["integrations.md", "A minimal framework"]!r}, vars(sys.mod
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("transactions.md", "A lock and once on one view"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
+    ("django.md", "Django Ninja"): WITH_ATOMIC_REQUESTS,
     ("fencing.md", "Django"): WITH_DATABASE,
     ("fencing.md", "A transfer between two accounts"): WITH_DATABASE,
     ("keys.md", "One row, one key"): WITH_STORE,
