@@ -64,7 +64,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand or not (error or isinstance(failure, DistLockError)):
             raise
         if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
-            await _leave_nothing(scope, failure, success=error is None)
+            await _leave_nothing(scope, failure, success=False)
         note_unreleased(scope, failure, error)
     loss = scope.why_lost
     for hold in scope.acquired:
@@ -112,7 +112,7 @@ async def abort(scope: Scope, error: BaseException, *, success: bool = False) ->
     await _leave_nothing(scope, error, success=success)
 
 
-async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = False) -> None:
+async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool) -> None:
     scope.close(scope.runtime)
     chain.leave(scope)
     if success and scope.keep_for:
@@ -125,7 +125,7 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
 # What is sent -------------------------------------------------------------------------------------------------------
 
 
-async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
+async def release_all(scope: Scope, port: Port, success: bool) -> None:
     """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
 
     An error that is not ours, a bug's or a signal's, goes before any of ours: of a block's end ours are only logged.
@@ -158,7 +158,9 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         if failed is not None:
             hold.tell_of_failure("release", failed)
         if success and loss is None:  # for the ``Retry-After`` of those that come later
-            taken = now() - hold.since + (cooldown if record is None else 0.0)
+            taken = now() - hold.since
+            if record is None:
+                taken += cooldown
             scope.spec.store.hold_times.note(scope.spec.function, hold.claim.name, taken)
     if failures:
         raise min(failures, key=lambda error: isinstance(error, DistLockError))  # of two such the first
@@ -166,7 +168,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
 
 async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> LossReason | None:
     args = (hold.claim_to_the_end, cooldown, *(() if record is None else (record,)))  # not every store has records
-    there_until = now() + cooldown - drift(cooldown) if cooldown else 0.0
+    begun = now()
     if not sent_before:
         try:
             return await port.release(*args)
@@ -175,12 +177,14 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
                 if not cooldown:  # the store goes on with it when it can
                     raise
                 return await port.release(*args)  # nothing of the first was done, so what is said now is so
-    return await _release_again(port, hold, args, there_until, logging.INFO if sent_before else logging.WARNING)
+    return await _release_again(port, hold, args, begun, logging.INFO if sent_before else logging.WARNING)
 
 
-async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], there_until: float, level: int) -> Loss | None:
+async def _release_again(port: Port, hold: Hold, args: tuple[Any, ...], begun: float, level: int) -> Loss | None:
     loss: Loss | None = await port.release(*args)
-    if loss is None or loss == "revoked" or now() < there_until:  # had the first been done, it would be kept
+    cooldown: float = args[1]
+    there_until = begun + cooldown - drift(cooldown)  # had the first been done
+    if loss is None or loss == "revoked" or now() < there_until:
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
     # interrupted it, it was nearly always done. Where an unexpected error has (a driver's executor that was shut down),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,10 @@ from distlock_web import (
     lock,
 )
 from distlock_web.backends.memory import MemoryPort
-from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.backend import Busy, Claim, Granted, drift
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, Token, drive, now
+from distlock_web.locks import ending
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
@@ -317,6 +319,51 @@ def test_what_is_not_known_is_said_once(how: str, caplog: pytest.LogCaptureFixtu
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(told) == 1
     assert "Most likely it was released" in told[0].getMessage()
+
+
+def test_of_a_release_that_was_interrupted_no_warning_says_that_it_was_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Most often it was. And a store that keeps no records is not given one."""
+    sent, release = list[tuple[Any, ...]](), MemoryPort.release
+
+    async def interrupted(port: MemoryPort, *args: Any) -> Any:
+        sent.append(args)
+        if len(sent) == 1:
+            port._table.locks.clear()
+            raise KeyboardInterrupt
+        return await release(port, *args)
+
+    monkeypatch.setattr(MemoryPort, "release", interrupted)
+    with caplog.at_level(logging.INFO, "distlock_web"), pytest.raises(KeyboardInterrupt), lock("a"):
+        pass
+    assert [len(args) for args in sent] == [2, 2]
+    told = [record.levelname for record in caplog.records if "Most likely it was released" in record.getMessage()]
+    assert told == ["INFO"]
+
+
+@pytest.mark.parametrize(("late", "answer"), [(-0.001, "expired"), (0.0, None)])
+def test_a_loss_is_one_while_the_first_release_would_still_keep_the_lock(
+    late: float, answer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = scope_of(lock("a").acquire()).holds[0]
+    until = 1000.0 + 60.0 - drift(60.0)
+    monkeypatch.setattr(ending, "now", lambda: until + late)
+    port = registry().store("default").port(THREADS)
+    gone = hold.claim._replace(name="gone")
+    assert drive(ending._release_again(port, hold, (gone, 60.0), 1000.0, logging.INFO)) == answer
+
+
+@pytest.mark.parametrize("late", [-0.001, 0.0])
+def test_a_release_that_fails_when_the_lease_has_ended_is_a_loss(
+    late: float, injected: FaultInjector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LeaseLost) if late == 0.0 else nullcontext() as caught, lock("c") as lease:
+        over = scope_of(lease).holds[0].deadline + late
+        monkeypatch.setattr(ending, "now", lambda: over)
+        injected.cut()
+    assert lease.state == ("lost" if late == 0.0 else "released")
+    assert caught is None or caught.value.reason == "unreachable"
 
 
 # Nested -------------------------------------------------------------------------------------------------------------

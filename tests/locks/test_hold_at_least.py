@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, LeaseLost, distributed_lockable, lock
+from distlock_web import BackendUnavailable, LeaseLost, LockBusy, distributed_lockable, lock
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.errors import NotSent
@@ -160,3 +161,13 @@ def test_what_had_not_to_be_kept_after_an_error_is_no_loss(
         run(way, fail)
     assert not hasattr(caught.value, "__notes__")
     assert "Most likely it was released" in caplog.text
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_block_that_does_not_begin_keeps_nothing_taken(nested: bool) -> None:
+    """Nor the lock of the block around it, which it had entered."""
+    unrelated("z")
+    with lock("a") if nested else nullcontext(), pytest.raises(LockBusy):
+        lock(["a", "b", "z"], hold_at_least=LONG, wait=0).acquire()
+    assert [line.name for line in drive(registry().store("default").port(THREADS).inspect())] == ["disLock:z"]

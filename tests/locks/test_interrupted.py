@@ -17,12 +17,14 @@ import pytest
 
 import distlock_web
 from distlock_web import NotHeld, attach, distributed_lockable, lock
+from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, Runtime, drive
+from distlock_web.core.runtime import TASKS, THREADS, Runtime, drive
+from distlock_web.locks import ending
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.streaming import spawn
-from tests.support.interruptions import Limit, in_a_thread_of_its_own, interrupted_at
+from tests.support.interruptions import HardLimit, Limit, in_a_thread_of_its_own, interrupted_at
 from tests.support.waiting import SOON, eventually
 
 
@@ -95,13 +97,15 @@ def test_a_release_that_the_end_of_the_loop_cancels_is_done_all_the_same(monkeyp
 
 
 @pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("by_hand", [False, True])
 def test_a_plain_block_that_ends_in_an_event_loop_is_released_by_the_blocking_port(
-    monkeypatch: pytest.MonkeyPatch,
+    by_hand: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A generator was begun outside and is closed there: nothing awaits its end, so the other port would not answer."""
 
     def section() -> Iterator[None]:
-        with lock("a", expire=20):
+        block = lock("a", expire=20)
+        with block.acquire() if by_hand else block:
             yield
 
     async def close() -> None:
@@ -379,6 +383,55 @@ def test_a_nested_block_leaves_its_turn_wherever_it_is_interrupted(nested: Calla
             break
     assert step > 60
     assert len(left) <= SECTIONS[nested], left
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("limit", [Limit, HardLimit])
+@pytest.mark.parametrize("way", ["with lock", "with lease"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_end_that_is_interrupted_before_anything_is_sent_is_that_of_its_block(
+    fails: bool, way: str, limit: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A success stays taken, and after a failure the lock is free. Who hears of the failure hears of no limit."""
+
+    async def interrupted(*_: object) -> None:
+        raise limit
+
+    monkeypatch.setattr(ending, "shielded", interrupted)
+    block = lock("a", expire=600, hold_at_least=60)
+    with (
+        pytest.raises(Failure if fails and limit is Limit else limit),
+        block.acquire() if way == "with lease" else block,
+    ):
+        if fails:
+            raise Failure
+    assert [line.state for line in drive(registry().store("default").port(THREADS).inspect())] == ["cooldown"] * (
+        not fails
+    )
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_how_often_a_release_is_sent_that_meets_a_bug(
+    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[Runtime]()
+
+    async def broken(port: MemoryPort, *_: object) -> None:
+        sent.append(port.runtime)
+        raise LookupError("a bug")
+
+    def block() -> None:
+        with lock("a"):
+            raise Failure
+
+    monkeypatch.setattr(MemoryPort, "release", broken)
+    with pytest.raises(Failure):
+        if asynchronous:
+            async with lock("a"):
+                raise Failure
+        await asyncio.to_thread(block)
+    assert sent == ([TASKS, THREADS] if asynchronous else [THREADS] * 4)
 
 
 @pytest.mark.slow

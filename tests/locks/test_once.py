@@ -86,6 +86,15 @@ def test_it_runs_once_for_each_key(store: str, counted: Counted) -> None:
     assert counted.runs == 2
 
 
+def test_how_long_it_stays_done_is_not_how_long_a_run_takes(store: str, counted: Counted) -> None:
+    """Who finds it busy was told to come back when its record ends."""
+    function = cast(Any, counted.once())
+    function()
+    usual = registry().store("default").hold_times.usual(function.__distlock__.name, "disLock:once:job:1")
+    assert usual is not None
+    assert 0 < usual < LONG / 2
+
+
 def test_without_result_the_second_call_gives_none_and_says_so(
     store: str, counted: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -757,7 +766,9 @@ def test_a_loss_at_its_end_says_that_it_is_not_recorded(
 ) -> None:
     Failing(monkeypatch, "lost")
     error = called(counted, asynchronous, on_lost=on_lost)
-    assert "the next call may run again" in (str(error) if on_lost == "raise" else caplog.text)
+    unrecorded = ". Its run is not recorded as done: the next call may run again."
+    said = f"{error}$" if on_lost == "raise" else caplog.text
+    assert unrecorded + ("$" if on_lost == "raise" else " Its block has finished all the same.\n") in said
 
 
 def test_what_leaves_no_record_says_nothing_of_one(
@@ -780,6 +791,12 @@ def test_what_leaves_no_record_says_nothing_of_one(
     assert isinstance(error, ZeroDivisionError)
     assert caplog.messages == [unreleased(name) for name in ("disLock:a", "disLock:once:job", "disLock:once:job")]
     assert error.__notes__ == ["distlock_web: could not be released: The test fails it."]
+
+
+def test_a_loss_of_what_leaves_no_record_says_nothing_of_one_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    Failing(monkeypatch, "lost")
+    with pytest.raises(LeaseLost, match=r"no longer held: the store dropped it, .*deleted\)\.$"), lock("a"):
+        pass
 
 
 def test_what_it_leaves_uncommitted_is_not_recorded_as_done(

@@ -45,7 +45,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "refused": ("locks/refused.py", [*LOCKS, "tests/web/test_busy_holder.py"]),
     "scope": ("locks/scope.py", [*LOCKS, COMMIT]),
     "cancelling": ("locks/cancelling.py", LOCKS),
-    "ending": ("locks/ending.py", [*LOCKS, COMMIT]),
+    "ending": ("locks/ending.py", [*LOCKS, COMMIT, "tests/web/test_retry_after.py"]),
     "commit": ("locks/commit.py", ["tests/locks/test_commit.py", *COMMITS]),
     "open_transaction": (
         "locks/open_transaction.py",
