@@ -158,9 +158,7 @@ async def release_all(scope: Scope, port: Port, success: bool) -> None:
         if failed is not None:
             hold.tell_of_failure("release", failed)
         if success and loss is None:  # for the ``Retry-After`` of those that come later
-            taken = now() - hold.since
-            if record is None:
-                taken += cooldown
+            taken = now() - hold.since + (cooldown if record is None else 0.0)
             scope.spec.store.hold_times.note(scope.spec.function, hold.claim.name, taken)
     if failures:
         raise min(failures, key=lambda error: isinstance(error, DistLockError))  # of two such the first
