@@ -147,8 +147,8 @@ class Scope:
     @property
     def state(self) -> State:
         """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
-        # What becomes of a hold that it was inside of is not its business any more, when it is over.
-        states = {hold.state for hold in (self.holds if self._open else self.acquired)}
+        # What becomes of a hold that it was inside of is not its business any more, when it has left that.
+        states = {hold.state for hold in (self.holds if self._open or self.turns else self.acquired)}
         if "lost" in states or self.why_lost is not None:
             return "lost"
         if not self._open:
@@ -218,10 +218,12 @@ class Scope:
     def _leave_turns(self) -> None:
         for hold in (turn.hold for turn in self.reentered):
             for callback in self._callbacks.copy():
-                hold.forget_callback(callback)
-                callback()  # it hears of that hold no more
+                hold.forget_callback(callback)  # if its loss is due it is told of that first
             if hold.state == "lost":
                 self.why_lost = self.why_lost or hold.lost_error
+        if self.why_lost is not None or not self.acquired:  # else the end of those calls back, which may be a loss
+            for callback in self._callbacks.copy():
+                callback()
         for turn in self.turns.copy():
             turn.leave()
         self.turns.clear()

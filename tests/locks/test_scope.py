@@ -30,6 +30,21 @@ def test_of_a_block_that_outlives_the_one_around_it_all_are_told_who_listen() ->
         assert set(told) == {"early", "late"}
 
 
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_a_block_that_ends_reads_lost_throughout_if_it_is(names: list[str]) -> None:
+    """Between two steps of its end another thread read "released"."""
+    with pytest.raises(LeaseLost), lock("a") as outer:
+        scope = scope_of(lock(names).acquire())
+        scope_of(outer).holds[0].lose("revoked")
+        states = [scope.state]
+        for step in (lambda: scope.close(THREADS), scope.let_go):
+            step()
+            states.append(scope.state)
+        assert states == ["lost"] * 3
+        for hold in scope.acquired:
+            hold.lose("revoked")
+
+
 def test_a_fork_does_not_end_what_its_parent_took(monkeypatch: pytest.MonkeyPatch) -> None:
     scope = scope_of(lock("a").acquire())
     with monkeypatch.context() as forked:

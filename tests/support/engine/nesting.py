@@ -400,8 +400,9 @@ class NestingCases(Cases):
     @pytest.mark.parametrize("which", [KEY, "other"])
     @case
     async def test_a_listener_hears_of_the_loss_of_each_of_his_locks(self, harness: Harness, which: str) -> None:
-        """At the end of the block he was not told, where another of its locks was that of the block around it."""
-        told = list[str]()
+        """At the end of the block he was not told, where another of its locks was that of the block around it. Who
+        waited for the loss was woken before it was known."""
+        told, woken = list[str](), list[str]()
 
         def hear(lease: Lease) -> None:
             told.append(lease.state)
@@ -411,11 +412,39 @@ class NestingCases(Cases):
                 harness.inside(the_lock()),
                 harness.inside(lock([KEY, "other"], prefix=PREFIX, expire=30, wait=0, on_lost=hear)) as lease,
             ):
+                scope_of(lease).on_end(lambda: woken.append(lease.state))
                 fence = lease.fence_for(which)
                 assert fence is not None
                 await harness.port.revoke(PREFIX + which, fence)
         # That it was revoked is known where it is released: of the outer one's not here.
         assert told == (["lost"] if which == "other" else [])
+        assert woken == (["lost"] if which == "other" else ["released"])
+
+    @pytest.mark.parametrize("by_hand", [False, True])
+    @pytest.mark.parametrize("names", [(KEY,), (KEY, "other"), ("other", KEY)])
+    @case
+    async def test_a_listener_hears_of_a_loss_that_the_end_of_his_block_finds(
+        self, harness: Harness, names: tuple[str, ...], by_hand: bool
+    ) -> None:
+        """The process stood still until the lease around had ended. The end of the block knew, and he was not told."""
+        told, woken = list[str](), list[str]()
+        both = lock(list(names), prefix=PREFIX, expire=30, wait=0, on_lost=lambda lease: told.append(lease.state))
+
+        def stand_still(lease: Lease) -> None:
+            scope_of(lease).on_end(lambda: woken.append(lease.state))
+            scope_of(outer).holds[0].deadline = 0.0
+            assert told == []
+
+        with suppress(LeaseLost):
+            async with harness.inside(the_lock()) as outer:
+                if by_hand:
+                    stand_still(lease := await harness.acquire(both))
+                    with pytest.raises(LeaseLost):
+                        await harness.release(lease)
+                else:
+                    async with harness.inside(both) as lease:
+                        stand_still(lease)
+        assert (told, set(woken), lease.reason) == (["lost"], {"lost"}, "expired")
 
     @case
     async def test_a_listener_of_his_hears_of_it(self, harness: Harness) -> None:
