@@ -17,6 +17,7 @@ class Process:
     generation = 0  #: how often it was copied: what is inherited is of another one
     pid = os.getpid()  #: of the process that has forgotten what was its parent's
     forgetting = 0  #: the pid of the one that is about to
+    forked_at = 0  #: its generation when Python was about to fork
 
 
 _on_copy: list[Callable[[], None]] = []
@@ -56,15 +57,21 @@ def _copied() -> None:
             Process.forgetting = 0
 
 
+def _note_fork() -> None:
+    Process.forked_at = Process.generation
+
+
 def _forked() -> None:
     """In the child of a fork that Python tells of, sooner than it would be noticed, and whatever its pid is.
 
     In a namespace of its own it may have that of its parent: 1, where the parent is the first in a container.
     """
+    if Process.generation != Process.forked_at:  # a hook that comes before this one has used a lock: it was noticed
+        return
     Process.pid = Process.forgetting = 0
     _copying.clear()
     _copied()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_note_fork, after_in_child=_forked)

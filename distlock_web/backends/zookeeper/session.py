@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ...core.errors import BackendUnavailable, ConfigurationError
+from ...core.process import Process, check_process
 from ...core.runtime import now
 from ...core.worker import start_thread
 from ...kit.outage import Outage
@@ -277,7 +277,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
-        self._pid = os.getpid()
+        self._generation = Process.generation
 
     def start(self) -> None:
         try:
@@ -289,7 +289,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         # Also at the end of a child, where kazoo would wait for threads that are not there.
-        if self._pid == os.getpid():
+        check_process()
+        if self._generation == Process.generation:
             super().stop()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:

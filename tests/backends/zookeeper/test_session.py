@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -97,7 +98,13 @@ def test_a_session_that_has_ended_is_a_loss(zookeeper_store: str, beside: Beside
 
 
 @beside_threads
-def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> None:
+@pytest.mark.parametrize("pid", ["its own", "its parent's"])
+def test_a_child_has_a_session_of_its_own(
+    zookeeper_store: str, client: Any, pid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pid == "its parent's":  # in a namespace of its own
+        mine = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: mine)
     lease = lock("order:7", expire=30).acquire()
     begun, parents = now(), registry().store("default").backend._session  # type: ignore[attr-defined]
 
@@ -105,6 +112,7 @@ def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> 
         with lock("order:8"):
             assert len(shown("order:8")) == 1
         parents._client.handler.stop()  # as at its end
+        assert parents._client.handler._running, "kazoo's own was called"
 
     in_child(child)
     assert now() - begun < SLACK, "it waited for threads of its parent's"
