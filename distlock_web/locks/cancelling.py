@@ -53,13 +53,17 @@ class Cancelling:
         if block is not None and block.alive and self._cancelled is None and task is not None:
             self._cancelled = task if task.cancel("the lock of this task is lost") else None
 
-    def take_back(self) -> bool:
+    def take_back(self, by_hand: bool) -> bool:
         """The block ends in the running task. Whether that was cancelled by the loss alone, since the block began.
 
         Else somebody else's cancellation is on its way through it, and goes on. Another task that was in the block (of
-        a generator which this one reads on) has heard of it there.
+        a generator which this one reads on) has heard of it there. ``by_hand`` the running one may be a helper of the
+        task that was cancelled (``asyncio.shield(lease.arelease())``).
         """
-        if self._cancelled is None or not in_event_loop() or self._cancelled is not asyncio.current_task():
+        task = self._cancelled
+        if task is None or not in_event_loop():
             return False
-        task, self._cancelled = self._cancelled, None
+        if task is not asyncio.current_task() and not (by_hand and task.get_loop() is asyncio.get_running_loop()):
+            return False
+        self._cancelled = None
         return task.uncancel() <= self._before

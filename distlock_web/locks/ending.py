@@ -51,7 +51,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
             raise scope.over_error()
         return
     # Of a cancellation: no further one is sent, and whatever comes of the release this one is over.
-    ours = scope.cancelling is not None and scope.cancelling.take_back()
+    ours = scope.cancelling is not None and scope.cancelling.take_back(by_hand)
     if scope.keep_for and error is None:
         scope.keep_taken()
     try:

@@ -221,14 +221,15 @@ class LossCases(Cases):
             await generator.athrow(asyncio.CancelledError())
         assert begun.done()
 
-    @pytest.mark.parametrize("how", ["a block", "by hand", "by hand, and the store fails"])
+    @pytest.mark.parametrize("how", ["a block", "by hand", "by hand, and the store fails", "by hand, in a task beside"])
     @pytest.mark.parametrize("others", ["none", "before", "meanwhile", "after"])
     @case
     async def test_on_lost_cancel_takes_back_its_own_cancellation_and_no_other(
         self, tasks: Harness, others: str, how: str
     ) -> None:
-        """By hand it was never taken back. In the ``finally`` of a task that is cancelled it was thought another's; and
-        inside of a cleanup that it has interrupted, the other way round."""
+        """By hand it was never taken back; by hand in a task beside (``asyncio.shield``) still not. In the ``finally``
+        of a task that is cancelled it was thought another's; in a cleanup that it has interrupted, the other way round.
+        """
         counts = list[int]()
         injector = FaultInjector(tasks.store)
 
@@ -256,7 +257,13 @@ class LossCases(Cases):
                 finally:
                     if "fails" in how:
                         injector.cut()
-                    await lease.arelease()
+                    if "beside" in how:
+                        beside.append(asyncio.ensure_future(lease.arelease()))
+                        await asyncio.shield(beside[0])
+                    else:
+                        await lease.arelease()
+
+        beside = list[asyncio.Future[None]]()
 
         async def task() -> str:
             if others == "before":
@@ -275,6 +282,7 @@ class LossCases(Cases):
 
         running = asyncio.create_task(task())
         heard = await running
+        await asyncio.gather(*beside, return_exceptions=True)
         assert counts == [0 if others == "none" else 1]
         if others == "after" and heard == "CancelledError":  # the release was interrupted, too
             return
