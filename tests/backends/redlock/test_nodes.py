@@ -356,7 +356,7 @@ def three_proxied(
     """Three nodes behind proxies, which know the scripts (else each is sent once more), and a harness over them."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(node.port)) for node in own_nodes[:3]]
-        open_store(proxies)
+        open_store(proxies, socket_timeout=SLACK, socket_connect_timeout=SLACK)
         lock("other", expire=10).acquire().release()
         yield proxies, mode(registry().store("default"))
 
