@@ -46,7 +46,7 @@ class FlaskIntegration(WebIntegration):
         return asked.asked()
 
     async def kept_of(self, result: Any, view_request: Any, locked: Any) -> dict[str, Any]:
-        return kept_answers.answer_of(result, locked.name)
+        return kept_answers.answer_of(result, locked)
 
     def replayed(self, kept: dict[str, Any], view_request: Any, locked: Any) -> Answer:
         return kept_answers.replay(kept)
@@ -54,7 +54,9 @@ class FlaskIntegration(WebIntegration):
     def login_page(self) -> str:
         """Where Flask-Login sends those that are not logged in; "" if it does not say."""
         manager = getattr(current_app, "login_manager", None) if has_request_context() else None
-        view = getattr(manager, "login_view", None)
+        of_blueprints = getattr(manager, "blueprint_login_views", {})
+        blueprint = request.blueprint if of_blueprints else None
+        view = of_blueprints[blueprint] if blueprint in of_blueprints else getattr(manager, "login_view", None)
         if not view or view.startswith(("/", "http://", "https://")):
             return view or ""
         try:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import flask
+import flask_login
 import pytest
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
@@ -206,6 +207,23 @@ def test_flask_login_tells_the_login_page(client: Any, login_view: str | None, a
     app.login_manager = SimpleNamespace(login_view=login_view)
     assert client.post("/on").status_code == 302
     assert client.post("/on").status_code == again
+
+
+@pytest.mark.parametrize(
+    ("address", "statuses"), [("/shop/pay", [302, 302]), ("/bar/pay", [302, 409]), ("/pay", [302, 409])]
+)
+def test_flask_login_has_a_login_page_for_each_blueprint(client: Any, address: str, statuses: list[int]) -> None:
+    app, login = client.application, flask_login.LoginManager()
+    login.init_app(app)
+    login.login_view, login.blueprint_login_views = "done", {"shop": "welcome", "bar": "sent"}
+    app.add_url_rule("/welcome", "welcome", lambda: "who are you?")
+    app.add_url_rule("/pay", "pay", kept(lambda: flask.redirect("/welcome")), methods=["POST"])
+    for name in ("shop", "bar"):
+        blueprint = flask.Blueprint(name, name, url_prefix=f"/{name}")
+        view = distributed_lockable(key=name, hold_at_least=60)(lambda: flask.redirect("/welcome"))
+        blueprint.add_url_rule("/pay", "pay", view, methods=["POST"])
+        app.register_blueprint(blueprint)
+    assert [client.post(address).status_code for _ in range(2)] == statuses
 
 
 def test_a_tuple_of_a_function_that_is_no_view_is_just_a_tuple() -> None:
