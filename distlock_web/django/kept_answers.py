@@ -15,7 +15,7 @@ from django.utils.translation import get_language
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import kept_answers
-from ..web.kept_answers import is_given, is_kept, keep, keep_value, not_kept
+from ..web.kept_answers import is_given, is_kept, keep, keep_value, not_kept, writes_before
 
 #: What a request carries whose view has answered again: the middleware marks the response, wherever it is made.
 REPLAYS = "distlock_replays"
@@ -32,7 +32,7 @@ async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str,
         return keep_value(function, result, status_of(result) or 200)
     if not getattr(result, "is_rendered", True):
         if hasattr(result, "data") and not hasattr(result, "accepted_renderer"):
-            return _data(result, function)
+            return _data(result, locked)
         result = await _rendered(result, asynchronous=asynchronous)
     body = None if result.streaming else result.content
     nonce = _nonce(request)
@@ -76,14 +76,14 @@ def _headers(response: Any, request: HttpRequest) -> list[tuple[str, str]]:
     return headers
 
 
-def _data(response: Any, function: str) -> dict[str, Any]:
+def _data(response: Any, locked: Any) -> dict[str, Any]:
     """REST framework renders it when the method has returned, the second time as the first."""
     headers = [(name, value) for name, value in response.items() if name.lower() != "content-type"]
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
     whole = (response.data, response.template_name, response.exception)
-    kept = {**keep_value(function, whole, response.status_code, headers), "is_rest": True}
-    return {**kept, "before": _data_before(response)} if is_kept(kept) else kept
+    kept = {**keep_value(locked.name, whole, response.status_code, headers), "is_rest": True}
+    return {**kept, "before": _data_before(response)} if is_kept(kept) and writes_before(locked) else kept
 
 
 def _data_before(response: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import kept_answers
-from ..web.kept_answers import is_kept, keep, keep_value, kept_of, of_bytes
+from ..web.kept_answers import is_kept, keep, keep_value, kept_of, of_bytes, writes_before
 
 
 class Answered(HTTPException):
@@ -23,15 +23,16 @@ class Answered(HTTPException):
     description = kept_answers.NOT_KEPT.strip()
 
 
-def answer_of(result: Any, function: str) -> dict[str, Any]:
+def answer_of(result: Any, locked: Any) -> dict[str, Any]:
     """What is kept of what a view returned: of a response, or of a value, which may have a status and headers."""
+    function = locked.name
     content, more = parts_of(result)
     response = response_of(content)
     if isinstance(content, Iterator):
         kept = {**keep(function, 200, (), None), "is_value": True}
     elif response is None:
         kept = {**keep_value(function, content), "is_value": True}
-        if is_kept(kept) and isinstance(content, str | bytes | dict | list):
+        if is_kept(kept) and writes_before(locked) and isinstance(content, str | bytes | dict | list):
             kept["before"] = _before(content, more)
     else:
         body = response.get_data() if response.is_sequence else None

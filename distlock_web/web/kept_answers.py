@@ -14,6 +14,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_origin
 
+from ..core.formats import NEWEST
 from ..locks.plain_values import MAX_BYTES, NotPlain, pack
 from ..locks.wrapping import resolved_signature
 
@@ -108,6 +109,12 @@ def keep_value(
 def is_kept(kept: Mapping[str, Any]) -> bool:
     """Whether it can be given again."""
     return not kept.keys().isdisjoint(("body", "base64", "value"))
+
+
+def writes_before(locked: Any) -> bool:
+    """Whether its store writes the format before, in which a value is kept as the response that is made of it."""
+    form: int = locked.options.config().format
+    return form < NEWEST
 
 
 def warn_of_lost(result: Any, locked: Any) -> None:

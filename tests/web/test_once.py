@@ -32,9 +32,10 @@ from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
 from django.views.decorators.http import condition
+from flask.json.provider import DefaultJSONProvider
 from flask.sessions import SessionInterface, SessionMixin
 from rest_framework.decorators import api_view, renderer_classes
-from rest_framework.renderers import BaseRenderer, TemplateHTMLRenderer
+from rest_framework.renderers import BaseRenderer, JSONRenderer, TemplateHTMLRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
@@ -1180,3 +1181,46 @@ def test_of_a_value_that_is_not_kept_it_is_said(rf: Any, caplog: pytest.LogCaptu
     price(request)
     assert [line for line in caplog.messages if "without its answer: it has builtins.object" in line]
     assert price(request).content == b"This has been done. Its answer was not kept.\n"
+
+
+@pytest.mark.parametrize(("form", "times"), [(1, 2), (2, 1)])
+def test_a_value_is_rendered_a_second_time_only_for_the_version_before(
+    form: int, times: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps a value as the response that is made of it, which costs as much as the response."""
+    store = {"default": {"BACKEND": "memory", "FORMAT": form}}
+    rendered: list[str] = []
+
+    class Counting(DefaultJSONProvider):
+        def dumps(self, obj: Any, **kwargs: Any) -> str:
+            rendered.append("flask")
+            return super().dumps(obj, **kwargs)
+
+    app = flask.Flask("shop")
+    app.json = Counting(app)
+    app.config["DISTLOCK"] = store
+    DistLock(app)
+
+    @app.post("/")
+    @once(key="pay", keep=60)
+    def pay() -> dict[str, int]:
+        return {"paid": 7}
+
+    assert app.test_client().post("/").json == {"paid": 7}
+
+    def render(self: Any, *args: Any, **kwargs: Any) -> bytes:
+        rendered.append("rest")
+        return render_first(self, *args, **kwargs)
+
+    render_first = JSONRenderer.render
+    monkeypatch.setattr(JSONRenderer, "render", render)
+    settings.DISTLOCK = store
+
+    @api_view(["POST"])
+    @once(key="pay", keep=60)
+    def view(request: Any) -> Response:
+        return Response({})
+
+    settings.ROOT_URLCONF = (path("", view),)
+    assert Client().post("/", headers={"Accept": "application/json"}).json() == {}
+    assert {name: rendered.count(name) for name in rendered} == {"flask": times, "rest": times}
