@@ -208,7 +208,7 @@ class Hold:
             self._state = "releasing"
             return "begun"
 
-    def released(self, how: str = "") -> None:
+    def released(self, how: str) -> None:
         """It is over; ``how``, if it was not simply given back: as the event says it."""
         with self._lock:
             ended = self._state == "releasing"

@@ -11,9 +11,11 @@ import pytest
 
 from distlock_web import BackendUnavailable, HolderInfo, LeaseLost
 from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.process import Process
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, Token, drive, new_token, now
 from distlock_web.locks import events
+from distlock_web.locks import hold as module
 from distlock_web.locks.hold import Hold
 from distlock_web.locks.reentry.gate import ReentryGate, Turn, gate_of
 from distlock_web.locks.scope import Scope, Spec
@@ -50,7 +52,7 @@ def test_a_late_renewal_does_not_touch_a_lease_that_is_being_given_back(hold: Ho
     hold.mark_unsure()
     assert (hold.state, hold.deadline) == ("releasing", deadline)
     assert hold.begin_release(), "it was interrupted, and goes on"
-    hold.released()
+    hold.released("")
     hold.lose("expired")
     assert hold.state == "released"
     assert not hold.begin_release()
@@ -65,7 +67,7 @@ def test_an_extension_that_a_release_overtakes_does_not_make_a_loss_of_it(hold: 
     with pytest.raises(LeaseLost, match="the block that took it has ended"):
         drive(extend_holds(port, [hold], 90.0))
     assert hold.state == "releasing"
-    hold.released()
+    hold.released("")
     assert (hold.state, hold.reason) == ("released", None)
 
 
@@ -150,7 +152,7 @@ def test_whoever_asks_to_be_called_after_the_end_is_called_at_once(hold: Hold) -
     called: list[str] = []
     assert hold.begin_release()
     hold.on_end(lambda: called.append("before"))
-    hold.released()
+    hold.released("")
     hold.on_end(lambda: called.append("after"))
     assert called == ["before", "after"]
 
@@ -186,6 +188,31 @@ def test_its_events_say_how_long_it_was_held_and_for_how_long_it_is_renewed(hold
     assert 500 < told[0].expire <= 600
     assert told[1].expire == 60
     assert told[4].caller.function == "function"
+
+
+def test_at_its_deadline_a_hold_is_lost(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "now", lambda: hold.deadline)
+    assert (hold.state, hold.reason, hold.check()) == ("lost", "expired", False)
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_fork_has_not_what_its_parent_holds(hold: Hold, forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the parent may have had the mutex: it is left to it, and there alone."""
+    mutex = hold._lock
+    if forks:
+        monkeypatch.setattr(Process, "generation", Process.generation + 1)
+    else:
+        hold.deadline = now()
+    assert not hold.check()
+    assert hold.reason == ("forked" if forks else "expired")
+    assert (hold._lock is mutex) is not forks
+
+
+def test_what_the_store_did_not_answer_for_is_released_at_its_end(hold: Hold) -> None:
+    hold.mark_unsure()
+    assert hold.state == "unsure"
+    assert hold.begin_release() == "begun"
+    assert hold.begin_release() == "again"
 
 
 @pytest.mark.parametrize(
