@@ -56,6 +56,7 @@ class Outage:
         self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
         self._cause = ""
+        self._told = False  #: in this outage: that something was given up
         self._closed = False  #: and it was not asked since
         # When a caller wanted to know, a question was sent, one was sent that was answered, a caller waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
@@ -250,6 +251,7 @@ class Outage:
     def _let_in(self) -> None:
         if self._in_vain < self._answered:  # else a caller has waited in vain since the server was asked
             self._silent_since = None
+            self._told = False
 
     def _finish(self, *, alone: bool = False) -> None:
         """At the end of the store, or of the program: no waiter shall have to wait until it has ended by itself.
@@ -264,9 +266,14 @@ class Outage:
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
         moment = now()
-        for item in list(self._postponed):
-            if item.until < moment:
-                self._drop(item)
+        late = [item for item in list(self._postponed) if item.until < moment]
+        for item in late:
+            self._drop(item)
+        given_up = sum(item.work is not _nothing for item in late)
+        if given_up and not self._told:
+            self._told = True
+            text = "%s: what was to be released there (%d so far) could not be, and has ended with its lease."
+            logger.info(text, self._name, given_up)
         return any(item.due <= moment for item in list(self._postponed))
 
     def _ask(self) -> bool:

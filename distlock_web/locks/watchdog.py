@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 import weakref
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 
 from ..core.backend import Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, DistLockError
@@ -42,6 +44,9 @@ AT_ONCE = float("-inf")
 #: Calls of ``on_lost`` that are made at a time, and releases for those who are gone: of a store that fails ten thousand
 #: leases are lost at once. Further ones wait until one has ended, so one that never ends takes a place for good.
 AT_A_TIME = 64
+
+#: By how much one lease of a request may have more time left than another.
+MOST_LEFT = 4.0
 
 #: Leases in one request: the server runs a script alone, so one must not be long, and Lua's stack is bounded.
 MAX_BATCH_LEASES = 500
@@ -164,6 +169,22 @@ class WatchedHold:
         self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
 
 
+_deadline = attrgetter("hold.deadline")
+
+
+def _batches(items: Sequence[WatchedHold]) -> Iterator[list[WatchedHold]]:
+    """Those that may share a request, which is waited for to the first deadline: none has many times as much left.
+
+    A lease of a minute would be lost beside those of half a second, in a store that answers, and needs a second.
+    """
+    items, first, moment = sorted(items, key=_deadline), 0, now()
+    while first < len(items):
+        rest = max(0.05, items[first].hold.deadline - moment)
+        end = bisect_right(items, moment + MOST_LEFT * rest, first + 1, key=_deadline)
+        yield items[first:end]
+        first = end
+
+
 class Watchdog:
     """The thread of one server of a store and what it looks after; ``server`` is None where the store is one.
 
@@ -222,8 +243,10 @@ class Watchdog:
         watched, moment = list(self._watched), now()
         # A lease that is due within half a period comes along: a thousand leases make a few requests.
         due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
-        if any(item.due <= moment for item in due):
-            self._look_after(due)
+        batches = [batch for batch in _batches(due) if any(item.due <= moment for item in batch)]
+        for batch in batches:
+            self._look_after(batch)
+        if batches:
             return 0.0
         soonest = min((item.due for item in watched), default=self._idle_since + IDLE_TIMEOUT)
         self._next = soonest

@@ -381,6 +381,24 @@ def test_a_server_that_is_nobodys_any_more_is_not_asked_for_ever(unanswered: tup
     eventually(lambda: threads("distlock-outage") <= 1, "that of what is kept after the close", SOON)
 
 
+def test_what_comes_too_late_is_given_up_and_said_once(
+    unanswered: tuple[Outage, threading.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a word: that a lock had been kept for nobody was seen by those alone who waited for it."""
+    watched, _ = unanswered
+    done = list[int]()
+    with caplog.at_level(logging.INFO, "distlock_web"):
+        for within in (0.0, 0.0, 0.3):
+            watched.postpone(lambda: done.append(1), after=0.0, within=within)
+        watched.look()  # of which nothing is said
+        eventually(lambda: len(watched._postponed) <= 1, "all are given up", SOON)
+        eventually(lambda: "has ended with its lease" in caplog.text, "it is said", SOON)
+        watched.close()
+    said = [record.getMessage() for record in caplog.records if "has ended with its lease" in record.getMessage()]
+    assert len(said) == 1
+    assert done == []
+
+
 def unavailable() -> None:
     raise BackendUnavailable("The server of the test does not answer.")
 

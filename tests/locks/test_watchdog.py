@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from distlock_web import configure, lock
+from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.core import worker
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import Store
@@ -511,6 +511,33 @@ def test_an_answer_is_awaited_until_the_first_deadline(
     monkeypatch.setattr(watchdog, "now", lambda: moment)
     by_hand._renew(items)
     assert waited == [pytest.approx(patience, abs=1e-6)]
+
+
+def test_a_long_lease_is_not_waited_for_as_a_short_one_beside_it(
+    by_hand: watchdog.Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store that answers, but slowly, it was lost: each time it was asked for together with a short one."""
+    short, long = (
+        watchdog.WatchedHold(scope_of(unrelated(key, expire=expire)).holds[0], renew=True)
+        for key, expire in (("short", LONG), ("long", 100 * LONG))
+    )
+    asked = list[tuple[list[str], float]]()
+
+    class Port:
+        async def extend(self, claims: Sequence[Claim], timeout: float) -> list[BackendUnavailable]:
+            asked.append(([claim.name for claim in claims], timeout))
+            return [BackendUnavailable("It has not answered in that time.")] * len(claims)
+
+    monkeypatch.setattr(short.hold.store, "renewal_port", Port)
+    by_hand._keep([short, long])
+    for item in (short, long):
+        item.due = watchdog.AT_ONCE
+    by_hand._step()
+    short.due = watchdog.AT_ONCE
+    by_hand._step()  # the long one is due in a while, and fits into no request that is sent now
+    assert [names for names, _ in asked] == [["disLock:short"], ["disLock:long"], ["disLock:short"]]
+    (_, for_short), (_, for_long), _ = asked
+    assert for_long > 50 * for_short
 
 
 def test_it_rests_while_it_has_nothing_to_look_after(by_hand: watchdog.Watchdog) -> None:
