@@ -35,12 +35,19 @@ def let_refusals_through(view: Any) -> None:
 
 def operations_of(view: Any) -> list[Any]:
     """The operations that Ninja's view calls; none of another view, or of a version that is not known."""
-    return [operation for each in wrapped(view) for operation in getattr(_path_view_of(each), "operations", ())]
+    places = filter(_is_ninjas, map(_path_view_of, wrapped(view)))
+    return [operation for each in places for operation in getattr(each, "operations", ())]
 
 
 def _path_view_of(view: Any) -> Any:
     # In no public way: a function around the PathView, or a method of it, whose operations know their API.
-    return getattr(view, "__self__", None) or dict(closed_over(view)).get("self")
+    found = getattr(view, "__self__", None)
+    return dict(closed_over(view)).get("self") if found is None else found
+
+
+def _is_ninjas(path_view: Any) -> bool:
+    """Whether it is a PathView: a ModelAdmin is closed over as ``self``, too, and may have other ``operations``."""
+    return any(each.__module__ == "ninja.operation" for each in type(path_view).__mro__)
 
 
 def _teach(view: Any) -> None:

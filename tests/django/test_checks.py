@@ -7,8 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
+from django.contrib.auth.models import Group
 from django.core import checks, mail
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +25,7 @@ from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from distlock_web import distributed_lockable, once
 from distlock_web.core import registry
-from distlock_web.django.locked_views import locked_views
+from distlock_web.django.locked_views import is_ninjas, locked_views, views
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.django.stores import configure_from_settings
 from distlock_web.django.views import UntilCommitMixin
@@ -411,3 +413,41 @@ def test_a_project_without_routes_has_no_locked_views(settings: Any) -> None:
     """The doctor ended with a traceback there."""
     del settings.ROOT_URLCONF
     assert list(locked_views()) == []
+
+
+class WithColumn(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A column of the list, by a name that Ninja's views have for something else."""
+
+    list_display = ("operations",)
+
+    def operations(self, group: Group) -> str:
+        return group.name
+
+
+class WithList(admin.ModelAdmin):  # type: ignore[type-arg]
+    operations = ("approve", "refund")
+
+
+class Desk:
+    def operations(self) -> None: ...
+
+    def __bool__(self) -> bool:
+        raise AssertionError("a lazy object of the project's is not made for the checks")
+
+    def view(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.mark.parametrize("made", [WithColumn, WithList])
+def test_operations_of_a_model_admin_are_none_of_ninjas(urls: Any, made: Any) -> None:
+    """Each check raised a TypeError, and with it manage.py runserver, migrate and test."""
+    site = admin.AdminSite()
+    site.register(Group, made)
+    urls(path("admin/", site.urls))
+    assert found() == {}
+    assert not any(is_ninjas(view) for _, view in views())
+
+
+def test_operations_of_a_bound_methods_object_are_none_of_ninjas(urls: Any) -> None:
+    urls(path("desk", Desk().view))
+    assert found() == {}
