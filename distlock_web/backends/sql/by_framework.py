@@ -19,7 +19,7 @@ class ByFramework:
     def __init__(self, known: FrameworkDatabase, dialect: Dialect, connect_args: Mapping[str, Any]) -> None:
         self._known, self._dialect, self._connect_args = known, dialect, connect_args
         self.errors: tuple[type[Exception], ...] = (known.driver.Error, Unanswered)
-        self._file: tuple[object, str] | None = None  #: of SQLite, with the version of which it was found
+        self._file: tuple[object, str] | None = None  #: of SQLite, with what it was found by
         if dialect.drivers and _root(known.driver.__name__) not in dialect.drivers:
             raise self._refused(f"its driver is {known.driver.__name__}")
 
@@ -45,8 +45,9 @@ class ByFramework:
         version = self._known.version
         if self._dialect.kind != "sqlite":
             return version
-        if self._file is None or self._file[0] != version:  # to find the file takes a look at each of its folders
-            self._file = version, self.place.name
+        found_by = version, file_version(self._known.address.name)  # a link may be pointed elsewhere
+        if self._file is None or self._file[0] != found_by:  # to find the file takes a look at each of its folders
+            self._file = found_by, self.place.name
         return version, file_version(self._file[1])
 
     def connect(self) -> Any:

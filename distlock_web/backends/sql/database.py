@@ -155,6 +155,7 @@ class Database:
         self._version = address.way.version
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
         self._hanging: list[pool.Lent[Any]] = []
+        self._closed = False
         new = partial(pool.Lent[Any], self._connect, self._close)
         self.connections: pool.Pool[pool.Lent[Any]] = pool.Pool(connections, address.pool_timeout, new)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -220,7 +221,7 @@ class Database:
     def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
         # committed. One that comes outside of the block leaves garbage, which keeps no place.
-        lent, usable, hangs, hanging = self._borrow(), False, False, self._hanging
+        lent, usable, hangs = self._borrow(), False, False
         transaction = Transaction(lent.connection, self, seconds)
         around = getattr(_this_thread, "depth", 0)
         try:
@@ -245,9 +246,9 @@ class Database:
         finally:
             _this_thread.depth = around  # before any call, after which an exception may come
             if hangs:
-                hanging.append(lent)
-                if hanging is not self._hanging:  # this was closed meanwhile
-                    _end(hanging)
+                self._hanging.append(lent)
+                if self._closed:  # no later use may come, which would give it up
+                    self._give_up_hanging()
             else:
                 lent.end(usable=usable)
             del lent  # an error that is kept has this frame, and would keep the place of a later user
@@ -259,8 +260,8 @@ class Database:
         if self._hanging and not (self._outage is not None and self._outage.silent):
             self._give_up_hanging()  # a COMMIT has been answered since, and so were those before it
         if (version := self.address.way.version) != self._version:
-            self._version = version
             self.connections.drop()
+            self._version = version  # last: until then another thread is lent none of the old ones either
         try:
             return self.connections.borrow()
         except pool.AllInUse:
@@ -270,8 +271,9 @@ class Database:
             ) from None
 
     def _give_up_hanging(self) -> None:
-        hanging, self._hanging = self._hanging, []
-        _end(hanging)
+        for _ in range(len(self._hanging)):
+            with suppress(IndexError):  # two threads may do this
+                self._hanging.pop(0).end(usable=False)
 
     @contextmanager
     def open(self) -> Iterator[Any]:
@@ -365,14 +367,9 @@ class Database:
         return kinds.get(fault.kind, BackendUnavailable)(text)
 
     def close(self) -> None:
+        self._closed = True  # first: what hangs from now on is given up by its own thread
         self._give_up_hanging()
         self.connections.drop()
-
-
-def _end(hanging: list[pool.Lent[Any]]) -> None:
-    with suppress(IndexError):  # two threads may do this
-        while True:
-            hanging.pop().end(usable=False)
 
 
 class _Undone(Exception):

@@ -103,7 +103,7 @@ SQLITE_WORDS: Mapping[str, Fault] = {
     "database is locked": Fault("locked", "is locked: another program keeps its write lock"),
     "UNIQUE constraint failed": AGAIN,
     "already exists": AGAIN,
-    "unknown database": NO_SCHEMA,
+    "unknown database": Fault("wrong", "has no such schema: leave it out"),
     "no such table": NO_TABLE,
     "no such column": NO_TABLE,
     "has no column": NO_TABLE,

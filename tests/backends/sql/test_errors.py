@@ -115,10 +115,15 @@ def test_a_database_that_does_not_exist(location: str) -> None:
 
 
 def test_a_schema_that_does_not_exist(settings: dict[str, Any]) -> None:
-    """PostgreSQL's was one without tables: its user was told to drop them. SQLite's had no meaning here."""
+    """PostgreSQL's was one without tables: its user was told to drop them. SQLite's had no meaning here.
+
+    And its user was told to make one, which it cannot.
+    """
     said = refused(settings["LOCATION"], "has no such schema|does not exist", wrong=True, schema="nowhere")
     assert "nowhere" in said
     assert "drop" not in said
+    assert ("leave it out" in said) == settings["LOCATION"].startswith("sqlite")
+    assert ("CREATE SCHEMA" in said) == is_postgres(settings["LOCATION"])
 
 
 def test_a_search_path_that_leads_nowhere(postgres_settings: dict[str, Any]) -> None:

@@ -157,13 +157,18 @@ def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_ha
         renewed.release()
 
 
+@pytest.mark.parametrize("closed", ["before", "meanwhile", "after"])
 def test_a_commit_that_hangs_is_closed_with_its_store(
     postgres_settings: dict[str, Any],
     make_proxy: Callable[[int], Proxy],
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
+    closed: str,
 ) -> None:
-    """It was kept for the next use, which never came: a process that ended its store had one connection left."""
+    """It was kept for the next use, which never came: a process that ended its store had one connection left.
+
+    Until then it keeps its place, whatever else is given up.
+    """
     proxy = make_proxy(make_url(postgres_settings["LOCATION"]).port or 0)
     backend, asked, hanging, commit = (
         default_store(postgres_settings, proxy, timeout=1.0),
@@ -171,20 +176,29 @@ def test_a_commit_that_hangs_is_closed_with_its_store(
         [],
         Transaction.commit,
     )
+    configured = registry()
 
     def hang(self: Transaction) -> None:
         proxy.swallow()
+        if closed == "after":
+            self._database._give_up_hanging()  # as another thread does, when the one before has been answered
         hanging.append(self._connection)
         asked.set()
         commit(self)
 
     [renewed] = hold(backend, 1)
+    if closed == "before":
+        configured.close()
     monkeypatch.setattr(Transaction, "commit", hang)
     renewing = beside(lambda: drive(backend.renewal_port().extend([renewed._replace(expire=2 * LONG)], 0.5)))
     assert asked.wait(PATIENCE)
-    registry().close()
+    if closed == "meanwhile":
+        configured.close()
     with pytest.raises(BackendUnavailable):
         renewing.result(PATIENCE)
+    if closed == "after":
+        assert not hanging[0].closed, "it keeps its place"
+        configured.close()
     eventually(lambda: hanging[0].closed, "it is closed", SOON)
     assert backend is not None, "nor is it garbage"
 

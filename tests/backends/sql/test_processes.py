@@ -248,3 +248,52 @@ def test_who_runs_while_the_file_is_changed_goes_on_in_the_new_one(
         assert drive(port.extend([mine[0]])) != [None], "the first is told"
     finally:
         other.close()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("sqlite", "locks.sqlite3"), ("sqlite_django", "project.sqlite3")])
+def test_who_runs_while_a_link_is_pointed_elsewhere_goes_on_there(
+    kind: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By Django's settings it stayed in the file beside the old one."""
+    settings, link = {"default": request.getfixturevalue(f"{kind}_settings")}, tmp_path / name
+    for file in (tmp_path / "one", tmp_path / "two"):
+        file.touch()
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "one")
+    port = configure(settings).store("default").backend.sync_port()
+    mine = [Claim("disLock:a", new_token(), LONG) for _ in range(3)]
+    registry().store("default").backend.prepare()
+    assert isinstance(drive(port.acquire(mine[0], 0)), Granted)
+    drive(port.release(mine[0]))
+    link.unlink()
+    link.symlink_to(tmp_path / "two")
+    other = Registry(settings)
+    try:
+        other.store("default").backend.prepare()
+        assert isinstance(drive(other.store("default").backend.sync_port().acquire(mine[1], 0)), Granted)
+        assert isinstance(drive(port.acquire(mine[2], 0)), Busy), "both are in one file"
+    finally:
+        other.close()
+
+
+def test_no_other_thread_goes_on_in_the_old_file(
+    sqlite_settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file was known before the connections to the old one were let go of: another thread was lent one."""
+    backend: Any = configure({"default": sqlite_settings}).store("default").backend
+    backend.prepare()
+    database, others = backend._requests, []
+    database._borrow().end()  # it knows the file from now on
+    deleted(Path(database.address.way.place.name), tmp_path / "none")
+    with monkeypatch.context() as patch:
+
+        def drop() -> None:
+            patch.undo()
+            others.append(database._borrow())  # another thread, which comes now
+            database.connections.drop()
+
+        patch.setattr(database.connections, "drop", drop)
+        lent = [database._borrow(), *others]
+    assert [each.was_idle for each in lent] == [False, False]
+    for each in lent:
+        each.end()
