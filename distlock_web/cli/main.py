@@ -18,7 +18,7 @@ from ..ops.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..ops.readable import printable
 from . import doctor, done, held, init, run
 from .exit_codes import DONE, NO, SIGNALLED, UNAVAILABLE, UNWRITTEN, USAGE, CommandFailed
-from .output import Output, TextStream, Unwritten, open_closed_streams, say, unread
+from .output import Output, TextStream, Unwritten, is_stdout, open_closed_streams, say, unread
 from .parser import Context, parser
 
 _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
@@ -74,7 +74,8 @@ def execute(
         out.flush()
         return code
     except Unwritten as error:
-        unread(sys.stdout)
+        if is_stdout(error.stream):
+            unread(error.stream)
         if isinstance(error.__cause__, BrokenPipeError):  # `distlock list | head`
             return SIGNALLED + 13
         raise CommandFailed(

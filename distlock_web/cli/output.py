@@ -19,7 +19,10 @@ class TextStream(Protocol):
 
 
 class Unwritten(Exception):
-    """Standard output takes no more; why is its ``__cause__``."""
+    """This stream takes no more; why is its ``__cause__``."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self.stream = stream
 
 
 _STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
@@ -39,6 +42,14 @@ def unread(stream: TextStream) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def is_stdout(stream: TextStream) -> bool:
+    """Whether it is standard output, or a framework's stream around it; else it is a file of who has called us."""
+    try:
+        return stream.fileno() == sys.stdout.fileno()
+    except (AttributeError, ValueError):  # one of them is no file
+        return False
+
+
 class Output:
     """Lines on a stream. ``colours``: no-color.org's rule, and not on a terminal that has none."""
 
@@ -52,13 +63,13 @@ class Output:
         try:
             self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         except OSError as error:
-            raise Unwritten from error
+            raise Unwritten(self.stream) from error
 
     def flush(self) -> None:
         try:
             self.stream.flush()
         except OSError as error:
-            raise Unwritten from error
+            raise Unwritten(self.stream) from error
 
     def line(self, text: str = "") -> None:
         self.write(text + "\n")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from distlock_web import LeaseLost, lock
+from distlock_web.cli.exit_codes import CommandFailed
+from distlock_web.cli.main import execute
 from distlock_web.core.registry import registry
 from distlock_web.ops.held_locks import list_all
 from distlock_web.testing.servers import free_port
@@ -123,3 +125,21 @@ def test_what_has_failed_keeps_its_status_though_its_first_lines_are_lost() -> N
         )  # fmt: skip
     assert ended.returncode == 69, ended.stderr
     assert "Exception ignored" not in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has such a file")
+def test_a_file_that_cannot_be_written_leaves_standard_output_alone(
+    redis_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of ``call_command(..., stdout=file)``: all that its caller printed afterwards went to nowhere."""
+    file = open("/dev/full", "w")  # noqa: SIM115 - to close it fails, too
+    with open(tmp_path / "out", "w") as ours, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", ours)
+        with pytest.raises(CommandFailed, match="Output was lost") as failed:
+            execute(["list"], "distlock", stream=file)
+        print("more", flush=True)
+    assert failed.value.exit_code == 74
+    assert (tmp_path / "out").read_text() == "more\n"
+    assert os.path.samestat(os.fstat(file.fileno()), os.stat("/dev/full")), "nor is the file another"
+    with suppress(OSError):
+        file.close()
