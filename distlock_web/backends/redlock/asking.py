@@ -345,8 +345,14 @@ else:  # pragma: no cover - Windows
 def unavailable(questions: Sequence[Question], needed: int) -> DistLockError:
     """The error for a majority that is missing: how many answered, and what each of the others said."""
     others = [each for each in questions if not each.answered]
-    said = sorted(str(each.error or f"{each.node} did not answer in time.") for each in others)
-    text = f"{len(questions) - len(others)} of {len(questions)} nodes answered, {needed} are needed: {' '.join(said)}"
+    answered = len(questions) - len(others)
+    text = f"{answered} of {len(questions)} nodes answered, {needed} are needed: {said_instead(questions)}"
     kinds = [type(each.error) for each in others if each.error is not None]
     kind = next((kind for kind in kinds if not issubclass(kind, BackendUnavailable)), BackendUnavailable)
     return kind(text)
+
+
+def said_instead(questions: Sequence[Question]) -> str:
+    """In words, what each of those said that did not answer."""
+    others = [each for each in questions if not each.answered]
+    return " ".join(sorted(str(each.error or f"{each.node} did not answer in time.") for each in others))

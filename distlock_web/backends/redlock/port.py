@@ -24,7 +24,7 @@ from ...core.runtime import DICE, Runtime, Token, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
 from ..redis.port import LOSSES
 from ..redis.scripts import NAMES
-from .asking import Args, Enough, Question, every_answer, unavailable
+from .asking import Args, Enough, Question, every_answer, said_instead, unavailable
 from .node import APART_US, Node, WrongQuorum
 from .quorum import Quorum, gave
 from .scripts import EXTEND, INSPECT, RELEASE, REVOKE, VOTE
@@ -274,8 +274,14 @@ class RedlockPort(Port):
             self._released.append(claim.token)
             return None
         quorum.answered(questions)
-        if (unclear or cooldown) and may_be_done and claim.token not in self._released:
-            raise BackendUnavailable(f"The answers to the release of {claim.name!r} were lost.")
+        if may_be_done and claim.token not in self._released:
+            if unclear:
+                raise BackendUnavailable(f"The answers to the release of {claim.name!r} were lost.")
+            if cooldown:
+                raise BackendUnavailable(
+                    f"{done} of {len(questions)} nodes keep {claim.name!r} for its cooldown, {quorum.needed} are "
+                    f"needed: {said_instead(questions)}"
+                )
         loss = self._why(each.reply for each in answered)
         return None if claim.token in self._released and loss != "revoked" else loss
 
