@@ -10,6 +10,7 @@ import redis
 from asgiref.sync import async_to_sync
 
 from distlock_web import configure, lock
+from distlock_web.backends.redis.transport.address import address
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY
 from tests.support.waiting import SOON
@@ -49,3 +50,17 @@ def test_what_asyncio_runs_has_a_connection_of_its_own(opened: Callable[[], int]
     for number in range(3):
         asyncio.run(view(number))
     assert opened() == 3
+
+
+def test_who_was_connecting_when_its_loop_was_closed_ends_quietly(redis_url: str) -> None:
+    """A loop that is closed with tasks in it leaves them to the garbage collection, where nothing can be awaited."""
+    store = configure({"default": {"LOCATION": redis_url}}).store("default")
+    opening = address(store.config).aconnect()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        opening.send(None)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    opening.close()

@@ -181,6 +181,8 @@ class RedisAddress:
         connection.retry = aioredis.retry.Retry(NoBackoff(), 0)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
+        except GeneratorExit:  # it is garbage, whose loop was closed: nothing can be awaited any more
+            raise
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
