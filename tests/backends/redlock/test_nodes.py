@@ -397,7 +397,7 @@ def test_a_lock_that_a_minority_kept_is_not_kept(quorum: Quorum, cooldown: float
             server.pause()
         try:
             if cooldown:
-                with pytest.raises(BackendUnavailable, match=" of 5 nodes .* 3 are needed: ") as told:
+                with pytest.raises(BackendUnavailable, match=r" of 5 nodes .* 3 are needed: ") as told:
                     await harness.port.release(mine, cooldown)
                 for server in servers[-silent:]:
                     assert f":{server.port} " in str(told.value), "no answer was lost: these nodes are missing"
