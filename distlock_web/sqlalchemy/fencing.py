@@ -127,9 +127,11 @@ def refusing_stale() -> Iterator[None]:
 
 
 def _fenced_tables(entity: type[Fenced]) -> Iterator[str]:
+    """Those whose rows are asked for their fence. A parent's own version is none."""
     mapper = inspect(entity, raiseerr=False)
-    if mapper is not None:
-        yield from (table.description for table in mapper.tables)
+    column = None if mapper is None else mapper.version_id_col
+    if column is not None and column.name == "fence":
+        yield column.table.description
     for each in entity.__subclasses__():
         yield from _fenced_tables(each)
 

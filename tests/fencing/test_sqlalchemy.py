@@ -62,6 +62,13 @@ class Page(Base):
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012
 
 
+class Sealed(Fenced, Page):
+    """Under a parent whose version is asked for in place of its fence."""
+
+    __tablename__ = "sealed"
+    id: Mapped[int] = mapped_column(ForeignKey("pages.id"), primary_key=True)
+
+
 class Hiding(Fenced, Base):
     __tablename__ = "hiding"
     __mapper_args__ = {"eager_defaults": True}  # noqa: RUF012 - SQLAlchemy's own form
