@@ -11,18 +11,21 @@ from .request_id import HolderInfo
 
 logger = logging.getLogger("distlock_web")
 
-#: Why a lease is lost. A store tells the first three; ``ended``: the block that took it has ended before this one.
+#: Why a lease is lost. A store tells the first three; ``ended``: its own block has ended, or one around it.
 LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]
 #: What a client can send a value in.
 Part: TypeAlias = Literal["header", "field"]
 
 
-def add_note(error: BaseException, text: str, *args: object) -> None:
-    """Note this at somebody's error, which is raised whatever happens here; log it where that takes no note."""
+def add_note(error: BaseException, text: str, *args: object, fields: Mapping[str, object] | None = None) -> None:
+    """Note this at somebody's error, which is raised whatever happens here; log it where that takes no note.
+
+    ``fields``: of that log record, for the lock that it is about.
+    """
     try:
         error.add_note("distlock_web: " + text % args)
     except Exception as failure:  # it is a frozen dataclass, or has its own __notes__
-        logger.warning(text + " (%s takes no note: %s)", *args, type(error).__name__, failure)
+        logger.warning(text + " (%s takes no note: %s)", *args, type(error).__name__, failure, extra=fields)
 
 
 class DistLockError(Exception):

@@ -128,8 +128,8 @@ class Worker:
             finally:
                 if run is not None:
                     run.starter = None
-                if run is not None and run.thread.ident is None and self._run is run:
-                    self._run = None
+                    if run.thread.ident is None and self._run is run:
+                        self._run = None
             return self._run is not None
 
     def _tell(self, error: RuntimeError) -> None:

@@ -83,9 +83,10 @@ def note_unreleased(scope: Scope, failure: Exception, error: BaseException | Non
     bug = None if isinstance(failure, DistLockError) else failure
     # Else nobody reads why it is done twice.
     doubt = " Its run may not be recorded as done: then the next call runs again." if scope.record_is_missing else ""
-    logger.warning(text + doubt, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
+    fields = scope.log_fields("error", reason="release")
+    logger.warning(text + doubt, names, failure, exc_info=bug, extra=fields)
     if error is not None:
-        add_note(error, "could not be released: %s%s", failure, doubt)
+        add_note(error, "could not be released: %s%s", failure, doubt, fields=fields)
 
 
 async def cancel_quietly(scope: Scope, claims: Iterable[Claim], port: Port) -> None:

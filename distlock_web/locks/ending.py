@@ -83,15 +83,15 @@ def _tell_of_loss(
     """``ours``: the loss alone has cancelled the block, so ``LeaseLost`` is said in place of the cancellation."""
     unrecorded = " Its run is not recorded as done: the next call may run again."
     loss = why(unrecorded if scope.record_is_missing else "")
+    fields = scope.log_fields("lost", reason=loss.reason)
     if error is None:
         if by_hand or scope.spec.on_lost in ("raise", "cancel"):
             raise loss
-        fields = scope.log_fields("lost", reason=loss.reason)
         logger.warning("%s Its block has finished all the same.", loss, extra=fields)
     elif isinstance(error, asyncio.CancelledError) and ours:
         raise loss from error
     elif not isinstance(error, LeaseLost):
-        add_note(error, "%s", loss)
+        add_note(error, "%s", loss, fields=fields)
 
 
 def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False) -> None:

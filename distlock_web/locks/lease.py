@@ -182,7 +182,7 @@ class Lease:
     def raise_if_lost(self) -> None:
         """Raise ``LeaseLost`` if the lease is lost, as far as this process knows: by the deadline, without a request.
 
-        So it does if the lease is over, also where the block around goes on.
+        It also raises if the lease is over, even if an outer block still holds the lock.
 
         For a call that was let through without its lock it does nothing: check ``acquired``.
         """

@@ -212,7 +212,7 @@ class Watchdog:
         self._dues_arrived.append(due)
         if not self._worker.start():
             self.remove(watched)
-            raise RuntimeError("The thread that renews leases could not be started: the process has too many threads.")
+            raise RuntimeError("The thread that renews leases could not be started (see the log).")
         if due < self._next:
             self._worker.wake()
 

@@ -131,7 +131,7 @@ class StreamLock:
         """The body's exception wins over that of its closing."""
         fields = self._scope.log_fields("stream")
         logger.warning("A streaming response that has failed could not be closed: %s", failure, extra=fields)
-        add_note(error, CLOSING_FAILED, failure)
+        add_note(error, CLOSING_FAILED, failure, fields=fields)
 
     def _log_loss(self, error: DistLockError) -> None:
         reason = error.reason if isinstance(error, LeaseLost) else "release"

@@ -133,7 +133,11 @@ def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Ca
 def test_nor_does_that_of_a_coroutine_that_is_closed(
     ports: Ports, take: Callable[..., Any], begun: bool, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Asyncio cancels nothing then: it was asked after that, and took the lock for nobody."""
+    """Asyncio cancels nothing then: it was asked after that, and took the lock for nobody.
+
+    It is the port alone that is tested where the loop runs: there Python lets no coroutine that is closed wait for its
+    undoing. Where the loop has ended the engine cancels as it is done here, by the blocking port.
+    """
     others, claim = list[Future[Any]](), a_claim()
     if not begun:  # all threads are in use, of both kinds
         for pool, size in ((ports.executors.acquiring, ACQUIRING_THREADS), (ports.executors.holding, HOLDING_THREADS)):

@@ -199,7 +199,9 @@ def test_an_exception_that_takes_no_note_is_raised_as_it_is(
     with pytest.raises(kind) as caught:
         fail(monkeypatch)
     assert caught.value is error
-    assert f"{kind.__name__} takes no note" in caplog.text
+    [noted] = [record for record in caplog.records if f"{kind.__name__} takes no note" in record.getMessage()]
+    assert vars(noted)["lock_event"] == ("lost" if fail is fail_of_a_loss else "error")
+    assert vars(noted)["lock_name"].startswith("disLock:a")
 
 
 def test_an_attachment_that_cannot_be_undone_says_why_it_failed(
