@@ -5,9 +5,9 @@ while a further name is awaited (:func:`renewing`). Others know their deadline w
 
 There is one thread for each store of the process, and in a Redis Cluster one for each node that has leases: a server
 that hangs costs no lease at another. A lease is renewed at a third of its ``expire``, as Redisson does it, the first
-ones at once, for that opens the connection. Leases that are due at nearly the same time share one request, on
-connections of their own. A store that does not answer makes a lease unsure, and its deadline makes it lost. The thread
-starts with the first lease and ends with the last; a forked child starts its own.
+ones at once, for that opens the connection. Leases that are due at nearly the same time, and have about as much time
+left, share one request, on connections of their own. A store that does not answer makes a lease unsure, and its
+deadline makes it lost. The thread starts with the first lease and ends with the last; a forked child starts its own.
 """
 
 from __future__ import annotations
