@@ -513,6 +513,28 @@ def test_who_is_refused_hears_why(
     assert type(told.value) is (BackendUnavailable if begun else NotSent)
 
 
+def test_what_was_given_up_is_told_once_in_an_outage(
+    unanswered: tuple[Outage, threading.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    watched, _ = unanswered
+    caplog.set_level(logging.INFO, "distlock_web")
+
+    def give_up(*works: Callable[[], object]) -> list[str]:
+        caplog.clear()
+        watched._postponed.extend(outage.Postponed(0.0, 0.0, work) for work in works)
+        assert not watched._due()
+        return caplog.messages
+
+    said = "The server: what was to be released there (%d so far) could not be, and has ended with its lease."
+    assert give_up() == []
+    assert give_up(outage._nothing) == [], "where the address leads is not released"
+    assert give_up(unavailable, outage._nothing, unavailable) == [said % 2]
+    assert give_up(unavailable) == []
+    watched._answered = now()
+    watched._let_in()
+    assert give_up(unavailable) == [said % 1]
+
+
 # What another one takes over, and the end ---------------------------------------------------------------------------
 
 
