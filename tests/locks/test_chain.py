@@ -64,6 +64,13 @@ def test_a_lease_that_nobody_has_any_more_is_in_no_longer_chain() -> None:
         assert current_lease() == lease
 
 
+def test_a_lease_that_was_released_elsewhere_is_not_the_current_one() -> None:
+    with lock("around") as around:
+        lease = lock("a").acquire()
+        contextvars.Context().run(lease.release)
+        assert current_lease() == around
+
+
 def test_the_chain_is_as_long_as_it_says_and_is_seldom_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each lock that is taken it would cost as much as all that are held."""
     gone_through, without = list[chain.Chain](), chain._without
