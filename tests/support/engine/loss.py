@@ -59,7 +59,7 @@ class LossCases(Cases):
             async with harness.inside(the_lock(expire=self.ttl)) as lease:
                 await harness.lost(lease)
                 raise ZeroDivisionError
-        assert "no longer held" in caught.value.__notes__[0]
+        assert caught.value.__notes__[0].startswith(f"distlock_web: The lock {NAME!r} is no longer held: ")
 
     @case
     async def test_a_store_that_is_unreachable_refuses_and_nothing_stays(self, harness: Harness) -> None:
