@@ -11,7 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks, mail
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from ..core.config import read, with_resource
@@ -249,8 +249,9 @@ _TEXTS = (Parameter.empty, str, "str")
 def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """``1``, ``01`` and ``+1`` are three locks on one row, unless the route or the key makes a number of it."""
     for where, route, view, function in _views():
-        spelled = set(_ROW_AS_SPELLED.findall(route))
+        spelled, or_else = set(_ROW_AS_SPELLED.findall(route)), "<int:{name}> in the route"
         if is_ninjas(view):  # which makes of a value what its annotation says
+            or_else = "annotate it: {name}: int"
             parameters = function.keys.signature.parameters
             spelled = {name for name in spelled & parameters.keys() if parameters[name].annotation in _TEXTS}
         fields = [field for maker in function.keys.makers if isinstance(maker, Template) for field in maker.fields]
@@ -259,7 +260,7 @@ def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             yield checks.Warning(
                 f"{where}: its key has {{{name}}} as the URL spells it, so that 1, 01 and +1 are three locks on one "
                 f"row, or two spellings of a UUID are two.",
-                hint=f"Write {{{name}:int}} or {{{name}:uuid}} in the key, or <int:{name}> in the route. "
+                hint=f"Write {{{name}:int}} or {{{name}:uuid}} in the key, or {or_else.format(name=name)}. "
                 f"{{{name}:str}} says that it is a text.",
                 id="distlock_web.W007",
             )
@@ -306,7 +307,7 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         if owned & around:
             yield checks.Error(
                 f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-                hint=_outermost(view, function).strip()
+                hint=_outermost(view, function, around).strip()
                 or f"Add functools.wraps to the decorators above {function.decorator}.",
                 id="distlock_web.E005",
             )
@@ -316,8 +317,8 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             known = ", ".join(map(repr, sorted(around)))
             hint = _say_commit(view, function, around)
             if function.until == "commit":  # it waits for one commit alone
-                hint = "Put what it changes into one database; or, if it changes nothing there, put "
-                hint += f"@transaction.non_atomic_requests(using={known}) on it."
+                other = f"Or, if it changes nothing there, put {_non_atomic(around)} on it."
+                hint = f"Put what it changes into one database. {_taken_out(around) if is_ninjas(view) else other}"
             yield checks.Warning(
                 f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is released, so that the next holder does "
                 f"not see the changes yet.",
@@ -373,22 +374,25 @@ def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
     actions = {class_of(view): set[str]() for _, view in known}
     for _, view in known:
         actions[class_of(view)].update((getattr(view, "actions", None) or {}).values())
-    for where, view in {id(view): (_where(view, route), view) for route, view in known}.values():
+    seen = set[tuple[str, LockedFunction]]()  # Ninja has each of its routes twice
+    for route, view in {id(view): (route, view) for route, view in known}.values():
         around = _atomic_around(view, atomic)
         for function in hidden_locks(view):
-            if _is_refused(function, around):
+            if _is_refused(function, around) and (route, function) not in seen:
+                seen.add((route, function))
+                remedy = f'Add functools.wraps to that decorator, and until="commit" to {function.decorator}; or put '
+                remedy += f"{_non_atomic(around)} above it."
                 yield checks.Error(
-                    f"{where}: a decorator above {function.decorator} hides it from Django, so that it is inside of "
-                    f"ATOMIC_REQUESTS, and is refused at each call.",
-                    hint=f'Add functools.wraps to that decorator, and until="commit" to {function.decorator}; or put '
-                    f"@transaction.non_atomic_requests above it.",
+                    f"{_where(view, route, function)}: a decorator above {function.decorator} hides it from Django, so "
+                    f"that it is inside of ATOMIC_REQUESTS, and is refused at each call.",
+                    hint=_taken_out(around) if is_ninjas(view) else remedy,
                     id="distlock_web.E005",
                 )
         for name, functions in locks_of_helpers(view, actions[class_of(view)]).items():
-            if any(_is_refused(function, around) for function in functions):
+            if refused := [each for each in functions if _is_refused(each, around)]:
                 yield checks.Warning(  # perhaps a task calls it, outside of requests
-                    f"{where}: its method {name} is locked, and is no handler (get, post, an action): a handler that "
-                    f"calls it is inside of ATOMIC_REQUESTS, so that the call is refused.",
+                    f"{_where(view, route, refused[0])}: its method {name} is locked, and is no handler (get, post, an "
+                    f"action): a handler that calls it is inside of ATOMIC_REQUESTS, so that the call is refused.",
                     hint="Lock the handler, or the whole class (dispatch). Or take the class out of ATOMIC_REQUESTS: "
                     '@method_decorator(transaction.non_atomic_requests, name="dispatch").',
                     id="distlock_web.W010",
@@ -401,12 +405,12 @@ def _is_refused(function: LockedFunction, around: set[str]) -> bool:
     return function.once is not None and bool(around) and not function.asynchronous
 
 
-def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
+def _outermost(view: Callable[..., Any], function: LockedFunction, databases: set[str]) -> str:
     """What has to be done before ``until="commit"`` can be right there; nothing, if the decorator is outermost."""
     if is_outermost(view, function) or has_mixin(view):
         return ""
     if is_ninjas(view):
-        return _NINJAS
+        return f"{_taken_out(databases)} "
     mixin = "Put distlock_web.django.views.UntilCommitMixin in front of the base classes"
     if function.once is not None:  # above the permissions it would answer a user who has lost the right to ask
         api = "Put @transaction.non_atomic_requests above @api_view, and leave once below it"
@@ -424,24 +428,35 @@ def _views() -> Iterator[tuple[str, str, Callable[..., Any], LockedFunction]]:
         known = {(id(view), function), (route, function)}
         if seen.isdisjoint(known):
             seen |= known
-            yield _where(view, route), route, view, function
+            yield _where(view, route, function), route, view, function
 
 
-def _where(view: Callable[..., Any], route: str) -> str:
-    return f"The view {name_of(view)} at {route!r}"
+def _where(view: Callable[..., Any], route: str, function: LockedFunction) -> str:
+    return f"The view {name_of(view, function)} at {route!r}"
 
 
 def _say_commit(view: Callable[..., Any], function: LockedFunction, databases: set[str]) -> str:
     known = " or ".join(map(repr, sorted(databases)))
     if is_ninjas(view):
-        return f'{_NINJAS}What needs a transaction says until="commit" and database={known}.'
+        return f'{_taken_out(databases)} What needs a transaction says until="commit" and database={known}.'
     return (
-        f'{_outermost(view, function)}Say until="commit" and database={known} in the decorator; '
-        f"or, if the view changes nothing there or streams, put @transaction.non_atomic_requests on it: "
+        f'{_outermost(view, function, databases)}Say until="commit" and database={known} in the decorator; '
+        f"or, if the view changes nothing there or streams, put {_non_atomic(databases)} on it: "
         f'until="commit" ends before the body of a stream.'
     )
 
 
-_NINJAS = (
-    "Take the API out of ATOMIC_REQUESTS: transaction.non_atomic_requests(route.callback) for each of its routes. "
-)
+def _taken_out(databases: set[str]) -> str:
+    """Of an operation of Ninja's no decorator says it: Django looks at the view that Ninja has made."""
+    calls = " and ".join(f"{each}(route.callback)" for each in _exemptions(databases))
+    return f"Take the API out of ATOMIC_REQUESTS: {calls} for each of its routes."
+
+
+def _non_atomic(databases: set[str]) -> str:
+    return " and ".join(f"@{each}" for each in _exemptions(databases))
+
+
+def _exemptions(databases: set[str]) -> list[str]:
+    """One for each database: without a name it is of "default" alone."""
+    name = "transaction.non_atomic_requests"
+    return [name if each == DEFAULT_DB_ALIAS else f"{name}(using={each!r})" for each in sorted(databases)]

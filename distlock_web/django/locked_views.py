@@ -72,7 +72,7 @@ def is_view_of(request: Any, locked: LockedFunction) -> bool:
     if match is None:
         return True
     places = [match.func, *_places(match.func)]
-    return any(is_below(place, locked.function) for place in places) or is_operation_of(request, locked)
+    return any(is_below(place, locked.function) for place in places)
 
 
 def is_operation_of(request: Any, locked: LockedFunction) -> bool:
@@ -149,11 +149,12 @@ def class_of(view: object) -> Any:
     return view_class if isinstance(view_class, type) and issubclass(view_class, View) else None
 
 
-def name_of(view: Callback) -> str:
-    """What people call a view: its class, its operations or the function under ``@api_view``, not
+def name_of(view: Callback, function: LockedFunction) -> str:
+    """What people call a view: its class, its operation with this lock or the function under ``@api_view``, not
     ``View.as_view.<locals>.view``."""
-    operations = [] if class_of(view) else [each for each in _handlers(view) if each is not None]
-    return made_name_of(view) or " and ".join(map(_dotted, operations or [view]))
+    operations = () if class_of(view) else _handlers(view)
+    locked = (each for each in operations if each is not None and is_below(each, function.function))
+    return made_name_of(view) or _dotted(next(locked, view))
 
 
 def made_name_of(function: Callback) -> str | None:

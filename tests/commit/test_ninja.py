@@ -34,14 +34,14 @@ def pay_anything(request: HttpRequest, order_id):  # type: ignore[no-untyped-def
     return pay(request, order_id)
 
 
-def said_of(settings: Any, operation: Callable[..., Any], *, is_taken_out: bool = False) -> list[CheckMessage]:
-    """What is said of a project with this operation."""
+def said_of(settings: Any, operation: Callable[..., Any], *, taken_out_of: str | None = None) -> list[CheckMessage]:
+    """What is said of a project with this operation. ``taken_out_of``: a database with ATOMIC_REQUESTS."""
     api = NinjaAPI(urls_namespace=f"commit {next(numbers)}", docs_url=None)
     api.get("/pay/{order_id}")(lambda request, order_id: "plain")
     api.post("/pay/{order_id}")(operation)
     routes, *names = api.urls
-    for route in routes if is_taken_out else ():
-        transaction.non_atomic_requests(cast(Any, route).callback)
+    for route in routes if taken_out_of else ():
+        transaction.non_atomic_requests(using=taken_out_of)(cast(Any, route).callback)
     settings.ROOT_URLCONF = (path("api/", cast(Any, (routes, *names))),)
     return [each for each in run_checks() if str(each.id).startswith("distlock_web.")]
 
@@ -72,8 +72,9 @@ RIGHT: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", [*WRONG, *RIGHT])
 def test_an_operation_is_looked_at_as_a_view_is(settings: Any, name: str) -> None:
     code, operation = WRONG[name] if name in WRONG else (None, RIGHT[name])
-    found = {str(each.id).removeprefix("distlock_web.") for each in said_of(settings, operation)}
-    assert found == ({code} if code else set())
+    said = said_of(settings, operation)
+    assert {str(each.id).removeprefix("distlock_web.") for each in said} == ({code} if code else set())
+    assert ("or annotate it: order_id: int." in str([each.hint for each in said])) is (code == "W007")
 
 
 UNDER_ATOMIC_REQUESTS = {
@@ -92,14 +93,45 @@ def test_under_atomic_requests_the_api_has_to_be_taken_out(settings: Any, name: 
     code, lock = UNDER_ATOMIC_REQUESTS[name]
     [said] = said_of(settings, lock(pay))
     assert said.id == f"distlock_web.{code}"
-    assert f"The view {__name__}." in said.msg
-    assert f"{__name__}.pay at 'api/pay/<order_id>'" in said.msg
+    assert f"The view {__name__}.pay at 'api/pay/<order_id>'" in said.msg, "and not the other operations of its path"
     assert "transaction.non_atomic_requests(route.callback)" in str(said.hint)
     if code == "E005":
         with pytest.raises(ConfigurationError):
             Client().post("/api/pay/7")
         assert not Group.objects.exists()
 
-    assert said_of(settings, lock(pay), is_taken_out=True) == [], "what the hint says is the remedy"
+    assert said_of(settings, lock(pay), taken_out_of="default") == [], "what the hint says is the remedy"
     assert Client().post("/api/pay/7").json() == "7"
     assert Group.objects.count() == 1
+
+
+def hiding(function: Callable[..., Any]) -> Callable[..., Any]:
+    def inner(request: HttpRequest, order_id: str) -> Any:
+        return function(request, order_id)
+
+    return inner
+
+
+UNDER_ATOMIC_REQUESTS_OF_ANOTHER: dict[str, tuple[str, Callable[[], Callable[..., Any]]]] = {
+    "lock": ("W004", lambda: LOCK(pay)),
+    "commit": ("W004", lambda: distributed_lockable(key="order", until="commit")(pay)),
+    "commit there": ("E005", lambda: distributed_lockable(key="order", until="commit", database="orders")(pay)),
+    "once": ("E005", lambda: once(key="pay:{order_id:str}", keep=60)(pay)),
+    "once, hidden": ("E005", lambda: hiding(once(key="pay:{order_id:str}", keep=60)(pay))),
+}
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("name", UNDER_ATOMIC_REQUESTS_OF_ANOTHER)
+def test_of_another_database_the_api_is_taken_out_by_its_name(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Without it the exemption is of "default" alone; and on an operation the decorator does nothing."""
+    code, make = UNDER_ATOMIC_REQUESTS_OF_ANOTHER[name]
+    orders = {**connections.settings["default"], "ATOMIC_REQUESTS": True}
+    monkeypatch.setitem(connections.settings, "orders", orders)
+    [said] = said_of(settings, operation := make())
+    assert said.id == f"distlock_web.{code}"
+    assert "transaction.non_atomic_requests(using='orders')(route.callback)" in str(said.hint)
+    assert "@transaction" not in str(said.hint)
+    assert said_of(settings, operation, taken_out_of="orders") == []
