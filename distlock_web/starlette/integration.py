@@ -64,7 +64,8 @@ class StarletteIntegration(asgi.ASGIIntegration):
 
     def status_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> int | None:
         said = super().status_of(result, args, kwargs, locked)
-        given = [each.status_code for each in kwargs.values() if isinstance(each, Response)]  # FastAPI's, to set it on
+        # FastAPI's, to set it on.
+        given = [each.status_code for each in (*args, *kwargs.values()) if isinstance(each, Response)]
         return said or next(filter(None, given), None) or getattr(route_of(self.request().scope), "status_code", None)
 
     async def kept_of(self, result: Any, request: Any, locked: Any) -> dict[str, Any] | None:

@@ -19,6 +19,8 @@ from ..web.view_checks import check_locks, is_locked_elsewhere, registered_witho
 
 _apps: WeakSet[Starlette] = WeakSet()
 _mounted_in: WeakKeyDictionary[Starlette, ref[Starlette]] = WeakKeyDictionary()
+#: Whether an endpoint has ``once``: not to look through all that it closes over at each request.
+_with_once: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
 
@@ -88,6 +90,15 @@ def has_once(scope: Any) -> bool:
     endpoint = scope.get("endpoint")
     if endpoint is None:  # a middleware reads it
         return True
+    try:
+        if (known := _with_once.get(endpoint)) is None:
+            known = _with_once[endpoint] = _has_once(endpoint)
+    except TypeError:  # an object that is no key
+        return _has_once(endpoint)
+    return known
+
+
+def _has_once(endpoint: Any) -> bool:
     places, seen = functions_of(endpoint), set[int]()
     while places:
         place = places.pop()

@@ -22,7 +22,7 @@ from ..core.runtime import in_event_loop
 from ..locks.hooks import Answer, Args, Kwargs
 from ..locks.lease import Lease
 from .asgi_bodies import FormPieces, ReadAhead
-from .asked import CREDENTIALS, MAX_COMPARED, digest_of, is_form, read_before, whole_body
+from .asked import CREDENTIALS, MAX_COMPARED, digest_of, read_before, whole_body
 from .framework import Given, RefusedRequest, WebIntegration, is_hidden_view, is_view
 from .kept_answers import MAX_KEPT, REPLAYED, keep
 from .request_ids import WebRequestBounds, header_name, proxy_header
@@ -124,9 +124,12 @@ class Request:
     def _begin(self) -> None:
         # Asked late: a framework reads when it has routed the request, and so knows whether its view has once.
         if self._keeps_body(self.scope):
-            self._form = FormPieces.of(self.headers.get("Content-Type") or "")
+            self._form = self._new_form()
         else:
             self._lost = True
+
+    def _new_form(self) -> FormPieces | None:
+        return FormPieces.of(self.headers.get("Content-Type") or "")
 
     async def _read_ahead(self) -> None:
         message = await self._next()
@@ -140,8 +143,8 @@ class Request:
 
         Of another one that is too long to be compared, its length.
         """
-        said = self.headers.get("Content-Length") or ""
-        if said.isdecimal() and int(said) > MAX_COMPARED and not is_form(self.media_type):
+        said, is_form = self.headers.get("Content-Length") or "", self._new_form() is not None
+        if said.isdecimal() and int(said) > MAX_COMPARED and not is_form:
             return int(said)
         while not self._ended and (self._form is not None or self._length <= MAX_COMPARED):
             async with self._reading:

@@ -63,6 +63,8 @@ class FormPieces:
         self._head += data[: _HEAD - len(self._head)]
 
     def _end(self) -> None:
+        if not self._head and self._name_in is _name_of_field:
+            return  # "&&" says nothing, and a body may be full of it
         if not is_field_of_rendering(self._name_in(self._head)):
             self._said.update(self._piece.digest())
         self._piece, self._head = sha256(), b""

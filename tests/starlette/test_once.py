@@ -26,6 +26,7 @@ from starlette.requests import Request
 
 from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.ops.held_locks import list_all
+from distlock_web.starlette import views
 from distlock_web.web import asgi
 from distlock_web.web.asgi import ASGIHeaders
 from distlock_web.web.asked import MAX_COMPARED
@@ -152,6 +153,48 @@ async def test_an_answer_that_is_too_long_is_said_to_be_done(app: FastAPI) -> No
     async with client_of(app) as client:
         first, second = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
     assert (len(first.content), second.text, second.status_code) == (MAX_KEPT + 2, NOT_KEPT, 201)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_a_status_on_the_given_response_is_the_endpoints_own(app: FastAPI, by_name: bool) -> None:
+    """However a decorator above hands the response on."""
+
+    @once(key=KEY, keep="1h", success=lambda value: True)
+    async def pay(response: Response) -> str:
+        runs.append("run")
+        response.status_code = 402
+        return "declined"
+
+    @app.post("/pay")
+    @functools.wraps(pay)
+    async def audited(response: Response) -> str:
+        return await (pay(response=response) if by_name else pay(response))
+
+    async with client_of(app) as client:
+        said = [(await client.post("/pay", headers=HEADERS)).status_code for _ in range(2)]
+    assert (said, len(runs)) == ([402, 402], 1)
+
+
+def test_an_endpoint_is_looked_through_for_once_a_single_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that its decorators close over was looked at in each request with a body."""
+
+    class Endpoint:
+        async def __call__(self) -> None: ...
+
+    class Unhashable(Endpoint):
+        __hash__ = None  # type: ignore[assignment]
+
+    async def plain() -> None: ...
+
+    looked: list[Any] = []
+    functions_of = views.functions_of
+    monkeypatch.setattr(views, "functions_of", lambda endpoint: looked.append(endpoint) or functions_of(endpoint))
+    locked = once(key="pay", keep="1h")(plain)
+    endpoints = [(plain, False), (locked, True), (functools.partial(locked), True), (Endpoint(), False)]
+    for endpoint, has_once in endpoints * 2:
+        assert views.has_once({"endpoint": endpoint}) is has_once
+    assert len(looked) == len(endpoints)
+    assert not views.has_once({"endpoint": Unhashable()})
 
 
 LONG_TEXT = "x" * MAX_COMPARED

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from distlock_web import KeyUnavailable
-from distlock_web.web import asgi
+from distlock_web.web import asgi, asgi_bodies
 from distlock_web.web.asgi_bodies import FormPieces
+from distlock_web.web.asked import MAX_COMPARED
 
 NOBODY = {"None": None, "no text": "", "no texts": (), "an empty one": [""], "an iterator": iter(())}
 
@@ -119,6 +121,32 @@ def test_what_a_form_says_does_not_depend_on_the_pieces_that_it_comes_in(size: i
 @pytest.mark.parametrize("media_type", ["", "text/plain", "multipart/form-data", "multipart/mixed; boundary=b"])
 def test_what_is_no_form_is_compared_as_it_is(media_type: str) -> None:
     assert FormPieces.of(media_type) is None
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "multipart/form-data"])
+async def test_a_long_body_that_is_no_form_counts_by_the_length_that_it_says(media_type: str) -> None:
+    """Without a boundary it cannot be compared as a form: it was read, and refused as one that says no length."""
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("it is not read")
+
+    headers = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % (MAX_COMPARED + 1))]
+    request = asgi.Request({"method": "POST", "headers": headers}, receive, lambda scope: True)
+    assert await request.body() == MAX_COMPARED + 1
+
+
+def test_what_is_between_two_separators_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of nothing else kept the event loop busy for seconds, with a digest for each."""
+    form = FormPieces.of("application/x-www-form-urlencoded")
+    assert form is not None
+    made: list[object] = []
+    monkeypatch.setattr(asgi_bodies, "sha256", lambda: made.append(1) or sha256())
+    form.add(b"&" * 1000 + b"a=1&&b=2")
+    usual = FormPieces.of("application/x-www-form-urlencoded")
+    assert usual is not None
+    usual.add(b"a=1&b=2")
+    assert form.digest() == usual.digest()
+    assert len(made) < 20
 
 
 async def test_what_was_read_ahead_of_a_long_form_is_in_a_file_and_the_app_gets_it_in_its_order() -> None:
