@@ -758,6 +758,7 @@ def test_a_release_that_fails_says_that_its_record_may_be_missing(
     warned = [line for line in caplog.records if line.levelno == logging.WARNING]
     told = [line.getMessage() for line in warned if vars(line).get("lock_name") == "disLock:once:job"]
     assert {*told} == {unreleased("disLock:once:job") + doubt}
+    assert {vars(line)["lock_reason"] for line in warned if line.getMessage() in told} == {"release"}
     assert all(note.endswith(doubt) for note in getattr(error, "__notes__", []))
 
 
