@@ -6,7 +6,7 @@ import gc
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from weakref import ref
 
 import pytest
@@ -129,6 +129,7 @@ def test_a_connection_that_its_project_has_let_go_of_is_not_kept() -> None:
         del made
         gc.collect()
     assert [each() for each in gone] == [None] * 5
-    with connections["default"].copy().cursor():
+    with closing(connections["default"].copy()) as copy, copy.cursor():
         pass
+    del copy
     assert not {id(each) for each in gone} & {id(each) for each in _opened.connections}, "nor what is left of them"

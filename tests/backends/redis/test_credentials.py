@@ -42,9 +42,10 @@ def connect_func(tokens: Tokens) -> dict[str, Any]:
 
     def sign_in(connection: Any) -> None:
         tokens.get_credentials()
-        connection.on_connect()
-        connection.send_command("AUTH", "secret", check_health=False)
+        connection._parser.on_connect(connection)
+        connection.send_command("AUTH", "secret", check_health=False)  # first: some servers refuse CLIENT before it
         connection.read_response()
+        connection.on_connect()
 
     return {"redis_connect_func": sign_in}
 

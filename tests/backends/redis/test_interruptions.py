@@ -74,10 +74,10 @@ def test_what_was_under_way_when_a_time_limit_came_is_undone_once_it_has_come(
 
 def arrives(packed: bytes, client: redis.Redis) -> None:
     """What was sent on a connection that is closed by now."""
-    connection: Any = client.connection_pool.get_connection()
+    connection: Any = client.connection_pool.make_connection()
     connection.send_packed_command([packed])
     assert connection.read_response()
-    client.connection_pool.release(connection)
+    connection.disconnect()
 
 
 @pytest.mark.nightly
