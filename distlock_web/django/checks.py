@@ -211,7 +211,7 @@ def _is_ours(path: str) -> bool:
 def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     if not _settings_are_right():  # which is one error, not one more for every view
         return
-    for where, _, _, function in _views():
+    for where, _, view, function in _views():
         try:
             skipped = skips(function)
         except ConfigurationError as error:
@@ -226,8 +226,14 @@ def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             hint = "Name a store that can, with store=, or leave the option out."
             yield checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004")
         if skipped:
-            message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
-            yield checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003")
+            yield _skipped(f'{where}: on_busy="skip" returns None when the lock is busy', view, function)
+
+
+def _skipped(what: str, view: Callable[..., Any], function: LockedFunction) -> checks.CheckMessage:
+    if is_ninjas(view) and not is_outermost(view, function):  # an operation may mean it, with response={204: None}
+        message = f"{what}, and Ninja makes an answer of it that a client would take for success."
+        return checks.Warning(message, hint=SKIP_REMEDY, id="distlock_web.W011")
+    return checks.Error(f"{what}, and a view that returns None is a 500.", hint=SKIP_REMEDY, id="distlock_web.E003")
 
 
 def _settings_are_right() -> bool:

@@ -54,7 +54,7 @@ def atomic(real_transactions: None, monkeypatch: pytest.MonkeyPatch) -> None:
 LOCK = distributed_lockable(key="order")
 to_login: Any = login_required
 WRONG: dict[str, tuple[str, Callable[..., Any]]] = {
-    "skip": ("E003", distributed_lockable(key="order", on_busy="skip")(pay)),
+    "skip": ("W011", distributed_lockable(key="order", on_busy="skip")(pay)),
     "store": ("E004", distributed_lockable(key="order", store="other")(pay)),
     "spelled": ("W007", distributed_lockable(key="order:{order_id}")(pay)),
     "spelled, not said": ("W007", distributed_lockable(key="order:{order_id}")(pay_anything)),
@@ -135,3 +135,15 @@ def test_of_another_database_the_api_is_taken_out_by_its_name(
     assert "transaction.non_atomic_requests(using='orders')(route.callback)" in str(said.hint)
     assert "@transaction" not in str(said.hint)
     assert said_of(settings, operation, taken_out_of="orders") == []
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_skip_around_the_whole_view_of_ninja_is_no_answer_of_its_own(settings: Any) -> None:
+    """Ninja makes an answer of an operation's None alone."""
+    api = NinjaAPI(urls_namespace=f"commit {next(numbers)}", docs_url=None)
+    api.post("/pay/{order_id}")(pay)
+    [route] = [each for each in api.urls[0] if "pay" in str(each.pattern)][:1]
+    skipping: Any = distributed_lockable(key="order", on_busy="skip")
+    settings.ROOT_URLCONF = (path("pay/<order_id>", skipping(cast(Any, route).callback)),)
+    said = [str(each.id) for each in run_checks() if each.id in ("distlock_web.E003", "distlock_web.W011")]
+    assert said == ["distlock_web.E003"]
