@@ -99,6 +99,7 @@ class Request:
         """What the app gets: first what was read ahead of it."""
         async with self._reading:  # a framework may read at the same time as body() does: each chunk in its order
             if self._ahead:
+                await asyncio.sleep(0)  # a long body, all of which is here, would keep the event loop from all others
                 chunk = self._ahead.take()
                 return {"type": "http.request", "body": chunk, "more_body": bool(self._ahead) or not self._ended}
             return self._later.popleft() if self._later else await self._next()
@@ -152,6 +153,7 @@ class Request:
                     await self._read_ahead()
             if self._gone and not self._ended:
                 raise KeyUnavailable("The client has gone before its request was whole.")
+        self._ahead.check()
         if self._lost and self._length:
             raise read_before(_HOW)
         if self._form is not None:

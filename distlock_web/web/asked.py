@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -144,8 +145,12 @@ def form_parts(
 
 def is_field_of_rendering(name: str, others: tuple[str, ...] = ()) -> bool:
     """Also in a form that has a prefix, for there are several on its page."""
-    fields = (*_OF_RENDERING, *others)
-    return name in fields or any(name.endswith(f"{after}{field}") for field in fields for after in _AFTER_PREFIX)
+    return name.endswith(_endings(others)) or name in _OF_RENDERING or name in others
+
+
+@lru_cache
+def _endings(others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{after}{field}" for field in (*_OF_RENDERING, *others) for after in _AFTER_PREFIX)
 
 
 def _said_of(file: File) -> list[str | None]:
