@@ -193,7 +193,7 @@ class Workers(Generic[T]):
         self._workers = [Worker(name, self.step, lambda: bool(self.queue)) for _ in range(at_most)]
 
     @property
-    def run(self) -> bool:
+    def runs(self) -> bool:
         return any(worker.runs for worker in self._workers)
 
     def is_current(self) -> bool:

@@ -305,8 +305,8 @@ class Outage:
         self._helpers.queue.extend(items)
         if not alone:
             self._helpers.start()
-        while self._helpers.queue or self._helpers.run:
-            if self._helpers.run:
+        while self._helpers.queue or self._helpers.runs:
+            if self._helpers.runs:
                 drive(parker.park(POLL))
             else:
                 self._helpers.step()

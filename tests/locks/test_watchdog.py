@@ -375,7 +375,7 @@ def no_thread_outlasts_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def start_and_wait(workers: worker.Workers[Any]) -> bool:
         started = start(workers)
-        wait_until(lambda: not workers.run)
+        wait_until(lambda: not workers.runs)
         return started
 
     monkeypatch.setattr(worker.Workers, "start", start_and_wait)
