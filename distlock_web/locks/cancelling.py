@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ..core.runtime import in_event_loop
@@ -58,12 +59,18 @@ class Cancelling:
 
         Else somebody else's cancellation is on its way through it, and goes on. Another task that was in the block (of
         a generator which this one reads on) has heard of it there. ``by_hand`` the running one may be a helper of the
-        task that was cancelled (``asyncio.shield(lease.arelease())``).
+        task that was cancelled (``asyncio.shield(lease.arelease())``), or there is none (``asyncio.to_thread``).
         """
         task = self._cancelled
-        if task is None or not in_event_loop():
+        if task is None:
             return False
-        if task is not asyncio.current_task() and not (by_hand and task.get_loop() is asyncio.get_running_loop()):
-            return False
-        self._cancelled = None
-        return task.uncancel() <= self._before
+        loop = task.get_loop()
+        is_here = in_event_loop() and loop is asyncio.get_running_loop()
+        if by_hand and not is_here:
+            self._cancelled = None
+            with suppress(RuntimeError):  # that loop is closed, and the task over
+                loop.call_soon_threadsafe(task.uncancel)
+        elif is_here and (by_hand or task is asyncio.current_task()):
+            self._cancelled = None
+            return task.uncancel() <= self._before
+        return False
