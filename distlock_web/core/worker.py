@@ -191,10 +191,16 @@ class Workers(Generic[T]):
         self.queue: deque[T] = deque()
         self._do = do
         self._workers = [Worker(name, self.step, lambda: bool(self.queue)) for _ in range(at_most)]
+        self._refused = float("-inf")  #: when the process had no thread more, since the last one that could be started
 
     @property
     def runs(self) -> bool:
         return any(worker.runs for worker in self._workers)
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether what is queued now has to wait, for there are no more threads than run."""
+        return all(worker.runs for worker in self._workers)
 
     def is_current(self) -> bool:
         """Called in a piece of the work: whether it is one of these threads."""
@@ -203,8 +209,15 @@ class Workers(Generic[T]):
     def start(self) -> bool:
         """Have done what is queued. False, and logged: there is no thread to do it."""
         idle = [worker for worker in self._workers if not worker.runs]
-        started = [True for worker in idle[: len(self.queue)] if worker.start()]
-        return bool(started) or len(idle) < len(self._workers)
+        done = len(idle) < len(self._workers)
+        if done and now() < self._refused + RETRY:  # ten thousand calls do not ask, and log, ten thousand times
+            return True
+        for worker in idle[: len(self.queue)]:
+            if not worker.start():  # the process has no thread more: not for the next ones either
+                self._refused = now()
+                break
+            done, self._refused = True, float("-inf")
+        return done or not self.queue  # else another thread has just taken the last
 
     def step(self) -> float:
         """Do the first of what is queued: in this thread, where there is no other."""

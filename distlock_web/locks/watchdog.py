@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from operator import attrgetter
+from typing import TypeAlias
 
 from ..core.backend import Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, DistLockError
@@ -313,10 +314,7 @@ class Watchdog:
         if item.when_abandoned is not None:
             fields = item.hold.log_fields("error", reason="release")
             what = "The release of a lock whose holder is gone"
-            call = what, item.when_abandoned, fields
-            _releasing.queue.append(call)  # it may take its time
-            if not _releasing.start():
-                _releasing.queue.remove(call)
+            if not _releasing.begin((what, item.when_abandoned, fields)):  # it may take its time
                 raise RuntimeError("no thread can be started to release it")  # it is tried again
         else:
             logger.warning(
@@ -366,18 +364,41 @@ class Watchdog:
 _watchdogs: weakref.WeakKeyDictionary[Store, dict[object, Watchdog]] = weakref.WeakKeyDictionary()
 
 
-def _aside(name: str) -> Workers[tuple[str, Callable[[], object], dict[str, object]]]:
-    return Workers(name, AT_A_TIME, lambda call: _call(*call))
+#: What is called, as a line of the log names it; itself; and the fields of such a line.
+_Call: TypeAlias = tuple[str, Callable[[], object], dict[str, object]]
 
 
-#: What takes its time where a watchdog has noticed it: ``on_lost``, and releases for those who are gone.
-_telling, _releasing = _aside("distlock-on-lost"), _aside("distlock-abandoned")
+class _Aside(Workers[_Call]):
+    """Threads for what takes its time where a watchdog has noticed it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, AT_A_TIME, lambda call: _call(*call))
+        self._told = False  #: that all of them are busy, since they were
+
+    def begin(self, call: _Call) -> bool:
+        """Have it called. False, and logged: there is no thread to do it."""
+        are_busy = self.are_busy
+        if are_busy and not self._told:
+            text = "%s waits: each of the %d threads for such calls is busy. One that never ends keeps it for good."
+            logger.warning(text, call[0], AT_A_TIME, extra=call[2])
+        self._told = are_busy
+        self.queue.append(call)
+        if self.start():
+            return True
+        try:
+            self.queue.remove(call)
+        except ValueError:  # a thread has just taken it
+            return True
+        return False
+
+
+_telling, _releasing = _Aside("distlock-on-lost"), _Aside("distlock-abandoned")
 
 
 def _forked() -> None:
     global _watchdogs, _telling, _releasing
     _watchdogs = weakref.WeakKeyDictionary()  # the threads, and perhaps a lock they held, stayed in the parent
-    _telling, _releasing = _aside("distlock-on-lost"), _aside("distlock-abandoned")
+    _telling, _releasing = _Aside("distlock-on-lost"), _Aside("distlock-abandoned")
 
 
 after_fork(_forked)
@@ -480,19 +501,23 @@ def renewing(holds: Sequence[Hold]) -> Iterator[None]:
 
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where a watchdog noticed, in another thread, for it may take its time."""
-    work, fields = partial(callback, scope), scope.log_fields("error", reason="on_lost")
+    fields = scope.log_fields("error", reason="on_lost")
+    call = "on_lost", partial(callback, scope), fields
     if not any(watchdog.is_running_here() for those in list(_watchdogs.values()) for watchdog in list(those.values())):
-        _call("on_lost", work, fields)
-        return
-    _telling.queue.append(("on_lost", work, fields))
-    if not _telling.start():  # renewals wait for it, but a loss that is not told is worse
+        _call(*call, failures=Exception)  # what is none of those is for the caller, whose thread it is
+    elif not _telling.begin(call):  # renewals wait for it, but a loss that is not told is worse
         logger.warning("on_lost runs in the thread that renews leases: no other can be started", extra=fields)
-        _telling.step()
+        _call(*call)
 
 
-def _call(what: str, work: Callable[[], object], fields: dict[str, object]) -> None:
-    """Call it; if it fails, log that with these fields."""
+def _call(
+    what: str,
+    work: Callable[[], object],
+    fields: dict[str, object],
+    failures: type[BaseException] = BaseException,
+) -> None:
+    """Call it; if it fails, log that with these fields. A ``sys.exit()`` of it would end a thread of ours."""
     try:
         work()
-    except Exception:
+    except failures:
         logger.exception("%s failed", what, extra=fields)

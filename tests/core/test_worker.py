@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from distlock_web.core import worker as module
-from distlock_web.core.worker import Worker
+from distlock_web.core.worker import Worker, Workers
 from tests.support.callers import no_thread, threads
-from tests.support.waiting import PATIENCE, SOON, eventually
+from tests.support.waiting import LONG, PATIENCE, SOON, eventually
 
 NAME = "distlock-test"
 
@@ -255,3 +255,72 @@ def test_a_forked_child_has_a_thread_of_its_own() -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     tasks.worker.stop()
+
+
+# Several threads ----------------------------------------------------------------------------------------------------
+
+
+def refused(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("could not be started" in record.getMessage() for record in caplog.records)
+
+
+def test_of_several_threads_those_that_are_not_to_be_had_are_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For each of ten thousand calls each thread that the process did not have was tried again, and logged."""
+    monkeypatch.setattr(module, "RETRY", LONG)
+    done, begun, go_on = list[int](), threading.Event(), threading.Event()
+
+    def do(number: int) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        done.append(number)
+
+    workers = Workers(NAME, 8, do)
+    workers.queue.append(0)
+    assert workers.start()
+    assert begun.wait(PATIENCE)
+    with no_thread(NAME):
+        workers.queue.extend(range(1, 9))
+        assert workers.start()
+        assert workers.start()
+        go_on.set()
+        eventually(lambda: sorted(done) == list(range(9)) and not workers.runs, "the thread that runs does it")
+        assert refused(caplog) == 1
+        workers.queue.append(9)
+        assert not workers.start()
+    assert workers.start()
+    eventually(lambda: done[9:] == [9], "where none runs it is tried again at once")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_of_several_that_has_died_is_replaced() -> None:
+    done = list[int]()
+
+    def do(number: int) -> None:
+        if not number:
+            raise SystemExit
+        done.append(number)
+
+    workers = Workers(NAME, 1, do)
+    for number in range(2):
+        workers.queue.append(number)
+        assert workers.start()
+        eventually(lambda: not workers.queue and not workers.runs, "it has ended")
+    assert done == [1]
+
+
+def test_nobody_is_missed_where_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread took the last while its own could not be started, which was said to be undone."""
+    workers, start = Workers[int](NAME, 2, int), threading.Thread.start
+
+    def take_the_last(thread: threading.Thread) -> None:
+        if thread.name == NAME:
+            workers.step()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", take_the_last)
+    workers.queue.append(1)
+    assert workers.start()
+    assert workers.start()

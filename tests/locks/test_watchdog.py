@@ -375,7 +375,7 @@ def no_thread_outlasts_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def start_and_wait(workers: worker.Workers[Any]) -> bool:
         started = start(workers)
-        wait_until(lambda: not workers.runs)
+        wait_until(lambda: not (started and workers.queue) and not workers.runs)
         return started
 
     monkeypatch.setattr(worker.Workers, "start", start_and_wait)
@@ -450,8 +450,78 @@ def test_ten_thousand_losses_at_once_make_few_threads(
     go_on.set()
     wait_until(lambda: len(called) == many)
     assert sorted(called) == list(range(many))
-    assert max(most) <= watchdog.AT_A_TIME
+    assert max(most) <= 2 * watchdog.AT_A_TIME  # each place may have one that is just ending
     wait_until(lambda: not any(thread.name == name for thread in threading.enumerate()))
+
+
+def test_a_call_that_ends_its_thread_ends_it_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``on_lost=lambda lease: sys.exit(1)``: of more losses than there are threads the rest was told at the next."""
+    monkeypatch.setattr(watchdog, "AT_A_TIME", 2)
+    aside, called, go_on = watchdog._Aside("distlock-on-lost"), list[int](), threading.Event()
+
+    def leave(number: int) -> None:
+        called.append(number)
+        go_on.wait(LONG)
+        raise SystemExit(1)
+
+    for number in range(5):
+        assert aside.begin(("on_lost", partial(leave, number), {}))
+    go_on.set()
+    wait_until(lambda: len(called) == 5 and not aside.runs)
+    assert caplog.text.count("on_lost failed") == 5
+
+
+@pytest.mark.parametrize("where", ["in a block", "no thread is left"])
+def test_an_on_lost_that_leaves_ends_the_thread_of_its_caller_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    def leave(lease: object) -> None:
+        raise SystemExit(1)
+
+    scope = scope_of(unrelated("a"))
+    watchdog._watchdog_of(scope.spec.store)
+    monkeypatch.setattr(watchdog.Watchdog, "is_running_here", lambda dog: where != "in a block")
+    with no_thread("distlock-on-lost"), pytest.raises(SystemExit) if where == "in a block" else nullcontext():
+        watchdog._call_aside(leave, scope)
+    assert ("on_lost failed" in caplog.text) is (where != "in a block")
+
+
+def test_that_calls_wait_for_a_thread_is_logged_until_one_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With callbacks that never ended, every further loss was kept back for ever, and nothing said so."""
+    monkeypatch.setattr(watchdog, "AT_A_TIME", 1)
+    aside, begun, go_on = watchdog._Aside("distlock-on-lost"), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        go_on.wait(LONG)
+
+    for busy in (1, 2):
+        begun.clear()
+        go_on.clear()
+        for _ in range(4):
+            assert aside.begin(("on_lost", call, {"lock_name": "a"}))
+            assert begun.wait(LONG)
+        go_on.set()
+        wait_until(lambda: not aside.queue and not aside.runs)
+        assert caplog.text.count("on_lost waits: each of the 1 threads for such calls is busy.") == busy
+    assert {vars(record).get("lock_name") for record in caplog.records} == {"a"}
+
+
+def test_a_call_that_is_taken_while_no_thread_can_be_started_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was no longer in the queue, which was an error: the release was tried again."""
+    called = list[int]()
+
+    def take_and_refuse(workers: worker.Workers[Any]) -> bool:
+        workers.step()
+        return False
+
+    monkeypatch.setattr(worker.Workers, "start", take_and_refuse)
+    assert watchdog._Aside("distlock-abandoned").begin(("A release", partial(called.append, 1), {}))
+    assert called == [1]
 
 
 @pytest.mark.usefixtures("no_thread_outlasts_its_start")
