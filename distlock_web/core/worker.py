@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
@@ -79,7 +80,8 @@ class Worker:
     logged, and does not end the thread. One that has ended all the same, or is of the process that has forked, is
     replaced by the next ``start``.
 
-    ``last``: what to do at the end of the program, which waits for it, if something is left then.
+    ``last``: what to do at the end of the program, which waits for it, if something is left then. It waits a second for
+    all of them: those of an earlier ``turn`` come first.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Worker:
         step: Callable[[], float],
         is_left: Callable[[], bool],
         last: Callable[[], object] | None = None,
+        turn: int = 0,
     ) -> None:
         self._name = name
         self._step = step
@@ -97,6 +100,7 @@ class Worker:
         self._run: _Run | None = None  #: the one that is wanted; changed in one step
         self._failing = False
         self._last = last
+        self.turn = turn
         self._generation = Process.generation
         if last is not None:
             _with_last.add(self)
@@ -236,9 +240,9 @@ _with_last: WeakSet[Worker] = WeakSet()
 def _finish() -> None:
     check_process()
     until = now() + MAX_EXIT_DELAY
-    for worker in list(_with_last):
+    for worker in sorted(_with_last, key=attrgetter("turn")):
         if now() < until:
             try:
                 worker.finish()
-            except Exception:
+            except BaseException:  # also a listener's sys.exit(): the others are told all the same
                 logger.exception("A library thread failed at the end of the program")

@@ -121,8 +121,9 @@ class Background:
     What the function raises is logged, once. It may be called while garbage is collected, anywhere.
     """
 
-    def __init__(self, function: Callable[..., object]) -> None:
+    def __init__(self, function: Callable[..., object], turn: int = 1) -> None:
         self._function = function
+        self._turn = turn
         self._dropping = self._failed = False
         self.begin_anew()
         _in_background.add(self)
@@ -134,7 +135,9 @@ class Background:
         """In a forked child: what is queued is done in the parent."""
         self._queue: deque[tuple[Any, ...] | threading.Event] = deque()
         self._idle_since = float("-inf")
-        self._worker = Worker("distlock-events", self._step, self._is_left, lambda: self.flush(MAX_EXIT_DELAY))
+        self._worker = Worker(
+            "distlock-events", self._step, self._is_left, lambda: self.flush(MAX_EXIT_DELAY), self._turn
+        )
 
     def __call__(self, *args: Any) -> None:
         if self._worker.is_current():
@@ -304,7 +307,7 @@ def _tell(event: Event) -> None:
             _this_thread.running = running
 
 
-_deferred = Background(_tell)
+_deferred = Background(_tell, turn=0)  # at the end of the program before the listeners, whom it tells
 _reported: set[int] = set()
 
 

@@ -6,7 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -324,3 +326,21 @@ def test_nobody_is_missed_where_nothing_is_left_to_do(monkeypatch: pytest.Monkey
     workers.queue.append(1)
     assert workers.start()
     assert workers.start()
+
+
+def test_at_the_end_of_the_program_each_does_what_is_left_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One's ``sys.exit()`` ended it for the others, and a server that did not answer took the time of a listener."""
+    monkeypatch.setattr(module, "_with_last", WeakSet())
+    monkeypatch.setattr(module, "MAX_EXIT_DELAY", PATIENCE)
+    told, turns = list[int](), [3, 1, 4, 0, 5, 2, 7, 6]
+
+    def last(turn: int) -> None:
+        told.append(turn)
+        raise SystemExit(1)
+
+    workers = [Worker(NAME, lambda: 0.0, lambda: True, partial(last, turn), turn) for turn in turns]
+    module._finish()
+    assert told == sorted(turns)
+    assert len(workers) == caplog.text.count("A library thread failed at the end of the program")

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -233,6 +235,24 @@ def test_at_the_end_of_the_program_a_lock_is_taken_and_told_of() -> None:
     told = done.stdout.split()
     assert "inside" in told, done.stderr
     assert [kind for kind in told if kind in ("acquired", "released")] == ["acquired", "released"], done.stderr
+
+
+def test_at_the_end_of_the_program_all_are_told_of_what_was_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was asked first had nothing yet: what a thread that waits for nobody had seen was still to come to it."""
+    monkeypatch.setattr(worker, "MAX_EXIT_DELAY", PATIENCE)
+    monkeypatch.setattr(stream, "MAX_EXIT_DELAY", PATIENCE)
+    monkeypatch.setattr(worker, "_with_last", WeakSet([stream._deferred._worker]))
+    told = list[int]()
+
+    def tell(number: int, event: Event) -> None:
+        told.append(number)
+
+    for number in range(20):
+        events.subscribe(partial(tell, number))
+    with no_thread("distlock-events"):
+        stream._deferred(Event("acquired", "default", "a", "a", 0.0))
+        worker._finish()
+    assert sorted(told) == list(range(20))
 
 
 def test_a_signal_in_a_listener_leaves_nothing_held(seen: list[Event]) -> None:
