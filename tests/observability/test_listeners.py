@@ -35,11 +35,11 @@ import atexit
 from distlock_web import configure, events, lock
 
 configure({"default": {"BACKEND": "memory"}})
-events.subscribe(lambda event: print(event.kind, flush=True))
+events.subscribe(lambda event: print(f"{event.kind}\\n", end="", flush=True))  # one write: two threads print
 
 def last():
     with lock("a", renew=True, expire=60):
-        print("inside", flush=True)
+        print("inside\\n", end="", flush=True)
 
 atexit.register(last)
 """
