@@ -55,7 +55,7 @@ class Outage:
         self._name = name
         self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
-        self._cause = ""
+        self._cause = self._bug = ""  #: why it is silent; what it was asked in vain for, and what was logged
         self._told = False  #: in this outage: that something was given up
         self._closed = False  #: and it was not asked since
         # When a caller wanted to know, a question was sent, one was sent that was answered, a caller waited in vain.
@@ -290,10 +290,12 @@ class Outage:
         except DistLockError as error:
             logger.debug("%s", error)
             return False
-        except Exception:  # a credential provider's own: without this thread the server would not be asked again
-            logger.exception("%s could not be asked whether it answers", self._name)
+        except Exception as error:  # a credential provider's own: without this thread the server is not asked again
+            if repr(error) != self._bug:  # else it is logged every time that the thread asks
+                self._bug = repr(error)
+                logger.exception("%s could not be asked whether it answers", self._name)
             return False
-        self._answered = moment
+        self._answered, self._bug = moment, ""
         return True
 
     def _catch_up(self, items: list[Postponed], *, within: float = float("inf"), alone: bool = False) -> bool:

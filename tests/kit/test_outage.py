@@ -285,6 +285,20 @@ def test_a_server_that_refuses_us_answers() -> None:
     watched.close()
 
 
+def test_a_bug_that_every_question_meets_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback came ten times a second, for as long as there was something to do."""
+    outcomes: list[Exception | None] = [TypeError("one"), TypeError("one"), TypeError("two"), None, TypeError("two")]
+    left = iter(outcomes)
+
+    def probe() -> None:
+        if (error := next(left)) is not None:
+            raise error
+
+    watched = Outage("The server", probe, SLACK)
+    assert [watched._ask() for _ in outcomes] == [outcome is None for outcome in outcomes]
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["one", "two", "two"]
+
+
 def test_what_was_postponed_is_done_before_others_are_let_in(
     unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
