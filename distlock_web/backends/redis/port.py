@@ -183,6 +183,7 @@ class RedisPort(ListingVerbs):
         except BackendUnavailable:
             if not cooldown:
                 server.postpone(claim)  # it is over: no waiter needs to wait for the rest of its lease
+            server.ambiguous.discard(token)  # with a cooldown a late copy finds whose it is
             raise
         loss = LOSSES[answer]
         if loss in ("expired", "taken") and token in server.released:

@@ -257,6 +257,16 @@ def test_who_was_not_answered_says_so_to_the_node_that_takes_over(monkeypatch: p
     assert said == [(0, 0), (1, 1)]
 
 
+def test_of_a_lock_in_a_slot_that_no_node_serves_nothing_is_remembered() -> None:
+    """Nothing is put off for it: nobody knows where. Its token was kept for as long as the process lived."""
+    settings = {"LOCATION": "redis+cluster://127.0.0.1:1,127.0.0.1:2/"}
+    routes = cast("Any", configure({"default": settings}).store("default").backend)._routes
+    claim = Claim(NAME, new_token(), LONG)
+    routes.ambiguous.add(claim.token)
+    routes.postpone(claim)
+    assert not routes.ambiguous
+
+
 def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> None:
     configure({"default": {"LOCATION": cluster.url, "OPTIONS": {"min_replicas": 1}}})
     keys = [cluster.name_at(master) for master in cluster.masters]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import LockBusy, configure
+from distlock_web import BackendUnavailable, LockBusy, configure
 from distlock_web.backends.redis.transport.stream import Stream
-from distlock_web.core.runtime import now
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
@@ -99,3 +102,21 @@ async def test_one_who_does_not_wait_leaves_nothing_of_a_lost_question(harness: 
     assert proxied.lost == 1
     assert not harness.store.backend.server.ambiguous  # type: ignore[attr-defined]
     await harness.release(held)
+
+
+def refused(*_: object) -> None:
+    raise BackendUnavailable("It does not answer.")
+
+
+def test_of_a_lock_that_is_kept_for_a_while_nothing_is_remembered(
+    redis_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer to its acquisition, and none to its release: the token was kept for as long as the process lived."""
+    port: Any = registry().store("default").port(THREADS)
+    mine, ambiguous = claim(), port._server.ambiguous
+    drive(port.acquire(mine, 0))
+    ambiguous.add(mine.token)
+    monkeypatch.setattr(port._exchange, "run", refused)
+    with pytest.raises(BackendUnavailable):
+        drive(port.release(mine, 1.0))
+    assert not ambiguous

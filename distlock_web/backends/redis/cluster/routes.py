@@ -77,6 +77,8 @@ class Routes:
         at = self.topology.owner(slot_of(claim.name))
         if at is not None:
             self.node(at).server.postpone(claim, sent=True)
+        else:
+            self.ambiguous.discard(claim.token)  # nobody asks again with this token
 
     def _slots_moved(self) -> None:
         """Who waits at a node for a lock that is another's now asks at once. A node without slots is let go of."""
