@@ -146,8 +146,7 @@ class Question:
             return
         self.reply = reply
         if self.script is RELEASE and self.token in node.unheard:
-            node.unheard.discard(self.token)
-            self._undo_later(after=node.timeout)  # the vote may come after this
+            self._undo_later()
         elif self.script in (VOTE, EXTEND):
             self.error = no_vote(node, reply)
             if self.script is VOTE:
@@ -174,12 +173,18 @@ class Question:
         self.node.unheard.discard(token)
         self.node.unsent.discard(token)
 
-    def _undo_later(self, after: float = 0.0) -> None:
+    def _undo_later(self) -> None:
+        """A release, once the node answers. A vote that no caller waited for may come after it: then once that has."""
+        after = 0.0
+        if self.script is RELEASE and self.token in self.node.unheard:
+            self.node.unheard.discard(self.token)
+            after = self.node.timeout
         if self.undo_within:
             self.node.outage.postpone(self._undo, after=after, within=after + self.undo_within)
 
     def _undo(self) -> None:
-        drive(self.node.server.threads().run(self.script, self.keys, self.args))
+        # Who waited then has asked again by now, or has gone: it would be told of a release, and nobody else.
+        drive(self.node.server.threads().run(self.script, self.keys, (*self.args[:3], "")))
 
 
 class Channel:
@@ -232,7 +237,8 @@ class Channel:
             self.broke(error)
         return bool(self._questions)
 
-    def broke(self, error: BaseException) -> None:
+    def broke(self, error: BaseException, *, cut_off: bool = False) -> None:
+        """``cut_off``: by us, so what was sent may arrive yet, and what undoes a vote may go past it."""
         pool = self.node.pools[self.patient]
         pool.discard(self.connection)
         pool.drop_idle()  # most likely dead, too
@@ -247,7 +253,10 @@ class Channel:
                 question.open(self.patient)
                 question.send()
             else:
+                unheard = cut_off and question.script is VOTE and question.token in self.node.unheard
                 question.fail(failure)
+                if unheard:
+                    self.node.unheard.add(question.token)
 
 
 def _channel(node: Node, patient: bool) -> Channel:
@@ -299,9 +308,9 @@ def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, 
         for question in questions:
             question.wanted = False
             if question.channel is not None:
-                question.channel.broke(ConnectionError("interrupted"))
-                if question.script is VOTE:  # on a connection that is closed now: what undoes it may go past it
+                if question.script is VOTE and question.sent:
                     question.node.unheard.add(question.token)
+                question.channel.broke(ConnectionError("interrupted"), cut_off=True)
         raise
     for question in questions:
         question.leave()
@@ -320,7 +329,18 @@ async def ask_in_tasks(questions: Sequence[Question], enough: Enough, within: fl
         for task in pending:
             asked[task].leave()
             _going_on.add(task)  # it ends by itself, within the time-out
-            task.add_done_callback(_going_on.discard)
+            task.add_done_callback(_has_ended)
+    # What is no answer, but a bug's or a signal's. Each is looked at: else asyncio logs that nobody has.
+    errors = [task.exception() for task in asked if task.done() and not task.cancelled()]
+    error = next((each for each in errors if each is not None), None)
+    if error is not None:
+        raise error
+
+
+def _has_ended(task: asyncio.Task[None]) -> None:
+    _going_on.discard(task)
+    if not task.cancelled():
+        task.exception()  # seen
 
 
 #: Tasks that are not awaited any more: an event loop has only weak references to its own.

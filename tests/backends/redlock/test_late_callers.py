@@ -18,7 +18,7 @@ from distlock_web.backends.redlock import port as port_module
 from distlock_web.backends.redlock.asking import Channel, Question
 from distlock_web.backends.redlock.port import RedlockPort
 from distlock_web.backends.redlock.quorum import Quorum
-from distlock_web.backends.redlock.scripts import VOTE
+from distlock_web.backends.redlock.scripts import RELEASE, VOTE
 from distlock_web.core.backend import Granted, drift
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.kit.outage import Outage
@@ -267,3 +267,55 @@ def test_a_vote_that_was_under_way_when_a_time_limit_came_is_taken_back_once_it_
         undo()
     assert left_on(servers) == {}
     assert not any(node.unheard for node in port._quorum.nodes)
+
+
+def interrupted(*_: object) -> bool:
+    raise TimeIsUp
+
+
+def vote(node: Any) -> Question:
+    args = (claim().token, 1, node.who, 0, 30_000, "", "", "somebody", "")
+    return Question(node, VOTE, node.keys(NAME), args)
+
+
+def test_a_vote_that_was_left_on_a_connection_that_is_cut_off_may_come_late_as_well(three: Any) -> None:
+    """A time limit cut off the vote of another caller, and an older one before it: that one counted as lost."""
+    node = three[1].store.backend._nodes[0]
+    left, over, mine = vote(node), vote(node), vote(node)
+    node.unheard.clear()  # of another lock's
+    channel = Channel(node, False)
+    for each in (left, over):
+        each.begin()
+        each.channel, each.deadline = channel, now() + 60
+        channel._questions.append(each)
+    left.leave()
+    over.wanted = False
+    with pytest.raises(TimeIsUp):
+        asking.ask_in_thread([mine], interrupted, SLACK, patient=False)
+    assert node.unheard == {left.token, mine.token}, "one that was taken back already is kept by nobody"
+
+
+def test_a_release_that_fails_is_sent_again_once_the_vote_has_come_that_it_takes_back(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent again at once, before the vote; and its token was remembered for as long as the process lived."""
+    node = three[1].store.backend._nodes[0]
+    postponed = list[float]()
+    monkeypatch.setattr(Outage, "postpone", lambda _, work, *, after, within: postponed.append(after))
+    node.unheard.add(token := claim().token)
+    for _ in range(2):
+        question = Question(node, RELEASE, node.keys(NAME), (token, "", 0, ""), undo_within=60)
+        question.fail(BackendUnavailable("It is gone."))
+    assert postponed == [node.timeout, 0.0]
+    assert token not in node.unheard
+
+
+def test_what_is_undone_late_does_not_queue(three: Any) -> None:
+    """Who waited then may have gone. While its token stood in front of the others, no release was told to any."""
+    servers, harness = three
+    node, token = harness.store.backend._nodes[0], claim().token
+    for waits in (1, ""):
+        question = Question(node, RELEASE, node.keys(NAME), (token, 1, 0, waits), undo_within=60)
+        question._undo()
+    with redis.Redis(port=servers[0].port) as client:
+        assert client.keys("*:waiting") == []
