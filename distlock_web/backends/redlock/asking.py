@@ -21,7 +21,7 @@ from ...core.runtime import drive, now
 from ..redis.scripts.calls import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
 from ..redis.transport.pipeline import Pipeline
-from .node import Node, WrongQuorum, no_vote
+from .node import Forgot, Node, WrongQuorum, no_vote
 from .scripts import EXTEND, RELEASE, VOTE
 
 Reply: TypeAlias = Any
@@ -151,6 +151,8 @@ class Question:
             self.error = no_vote(node, reply)
             if self.script is VOTE:
                 self._no_more_late()
+                if node.unfounded and not isinstance(self.error, Forgot):
+                    node.unfounded = ""  # it was told meanwhile, by whomever: when it forgets again, that is said again
                 self.ahead = reply[1] - now() * 1_000_000, reply[1] - self.sent_at * 1_000_000
                 node.ahead_us = int(self.ahead[1])
             if self.script is VOTE or self.error is not None or isinstance(node.no_vote, WrongQuorum):

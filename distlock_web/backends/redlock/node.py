@@ -78,13 +78,17 @@ class Node:
     def not_founded(self, why: str) -> None:
         """It could not be told who it is. Each acquisition would try that again, and wait for every node."""
         if not self.unfounded:
-            self.warn(BackendUnavailable(f"{self} cannot be told which node it is: {why}."))
+            logger.warning("A node of the quorum has no vote: %s cannot be told which node it is: %s.", self, why)
         self.unfounded, self.unfounded_until = why, now() + FOUNDED_AGAIN_AFTER
 
     def warn(self, error: DistLockError) -> None:
-        """Said once: while the others suffice, no error says it."""
-        if str(error) != self._warned:
-            self._warned = str(error)
+        """Said once: while the others suffice, no error says it.
+
+        What the server said counts for nothing there: it names the script, and there are several.
+        """
+        said = str(error).replace(str(error.__cause__), "")
+        if said != self._warned:
+            self._warned = said
             logger.warning("A node of the quorum has no vote: %s", error)
 
     def close(self) -> None:

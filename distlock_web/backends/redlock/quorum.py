@@ -110,7 +110,11 @@ class Quorum:
         forgotten = [node for node in self.nodes if isinstance(node.no_vote, Forgot)]
         if not (by_hand or any(now() >= node.unfounded_until for node in forgotten)):
             return False
-        heard = [each for each in await self.look() if each.answered]
+        looked = await self.look()
+        for each in looked:
+            if not each.answered and each.node in forgotten:
+                each.node.not_founded(_why_not(each, 0.0))
+        heard = [each for each in looked if each.answered]
         for each in heard:
             if each.reply[0] > 0:
                 each.node.no_vote, each.node.unfounded = None, ""  # another caller has told it

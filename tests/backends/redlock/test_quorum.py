@@ -374,6 +374,47 @@ def test_a_node_that_is_full_is_not_told_again_by_each_acquisition_and_its_refus
     eventually(takes, "the node is told who it is, and votes")
 
 
+def test_a_node_that_does_not_say_who_it_is_is_not_looked_at_by_each_acquisition(
+    own_nodes: Servers, open_store: Open, looked: list[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """INFO is not allowed there. With a delay of 0 only the look at all nodes asks for it, and no vote."""
+    servers = own_nodes[:3]
+    open_store(servers, **PATIENT).backend.prepare()
+    looked.clear()
+    forget(servers[2])
+    with redis.Redis.from_url(servers[2].url) as client:
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+    is_told_once(looked, caplog, "does not allow this user")
+
+
+def test_a_node_that_forgets_again_is_warned_of_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Another process had told it meanwhile, and it had voted here. The reason of before had silenced the new one."""
+
+    def voted(reply: list[int]) -> None:
+        Question(node, VOTE, node.keys(NAME), (claim().token, 1)).take(reply)
+
+    for reply in ([-1, 0], [5, 0], [-1, 0]):
+        node.not_founded("it is full")
+        voted(reply)
+    assert ["it is full" in text for text in caplog.messages] == [True, True]
+
+
+def test_a_node_that_refuses_several_scripts_is_warned_of_once(
+    own_nodes: Servers, open_store: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis names the script that it refuses. So each lock that was renewed was warned of twice."""
+    servers = own_nodes[:3]
+    open_store(servers, **PATIENT).backend.prepare()
+    take().release()
+    with redis.Redis.from_url(servers[2].url) as client:
+        client.execute_command("ACL", "SETUSER", "default", "-time")
+    for _ in range(5):
+        lease = take(30)
+        lease.extend()
+        lease.release()
+    assert ["does not allow this user" in text for text in caplog.messages] == [True]
+
+
 # What comes late ---------------------------------------------------------------------------------------------------
 
 
