@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,11 +100,44 @@ def test_a_block_that_has_succeeded_does_not_fail_for_them(server: RedisServer, 
     harness.run(case())
 
 
+@pytest.mark.parametrize("mode", sorted(HARNESSES))
+@pytest.mark.parametrize(
+    "error",
+    [
+        TokenServiceDown("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
+        TokenServiceDown("unauthenticated"),
+        OSError("unauthenticated"),
+    ],
+    ids=repr,
+)
+def test_words_of_the_token_service_are_not_taken_for_words_of_redis(
+    server: RedisServer, mode: str, error: Exception
+) -> None:
+    """Redis had no trusted certificate then, or wanted a password: an error of the settings, and no outage."""
+    tokens = Tokens()
+    location = f"redis://127.0.0.1:{server.port}/0"
+    registry = configure({"default": {"LOCATION": location, "OPTIONS": {"credential_provider": tokens}}})
+    harness = HARNESSES[mode](registry.store("default"))
+
+    def refuse() -> None:
+        raise error
+
+    async def case() -> None:
+        tokens.fail = refuse
+        with pytest.raises(BackendUnavailable, match=f"does not answer: no credentials: {type(error).__name__}: "):
+            await harness.acquire(lock("a", expire=30))
+        tokens.fail = lambda: None
+
+    harness.run(case())
+    registry.close()
+
+
+def mistake() -> None:
+    raise TypeError("unsupported operand")
+
+
 def test_a_bug_of_what_gives_them_is_raised_as_it_is(signed_in: Any) -> None:
     tokens, harness = signed_in
-
-    def mistake() -> None:
-        raise TypeError("unsupported operand")
 
     async def case() -> None:
         tokens.fail = mistake
@@ -111,6 +145,30 @@ def test_a_bug_of_what_gives_them_is_raised_as_it_is(signed_in: Any) -> None:
             await harness.acquire(lock("a", expire=30))
 
     harness.run(case())
+    server = harness.store.backend.server
+    assert not server.ambiguous
+    assert not server.outage._postponed, "nothing was sent, and the thread met the bug ten times a second"
+
+
+@pytest.mark.parametrize("mode", sorted(HARNESSES))
+def test_a_bug_that_each_node_of_a_quorum_meets_is_raised_as_it_is(
+    make_redis: Callable[..., RedisServer], mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event loop was told that no node had answered in time, and asyncio logged the bug once for each node."""
+    tokens = Tokens()
+    tokens.fail = mistake
+    location = redlock_url([make_redis() for _ in range(3)], socket_timeout=SLACK, socket_connect_timeout=SLACK)
+    registry = configure({"default": {"LOCATION": location, "OPTIONS": {"credential_provider": tokens}}})
+    harness = HARNESSES[mode](registry.store("default"))
+
+    async def case() -> None:
+        with pytest.raises(TypeError, match="unsupported operand"):
+            await harness.acquire(lock("a", expire=30))
+
+    harness.run(case())
+    registry.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX")

@@ -31,34 +31,41 @@ class _Guarded(CredentialProvider):
         self._provider = provider
 
     def get_credentials(self) -> Any:
-        with _no_credentials():
+        with _no_credentials(TimeoutError):
             return self._provider.get_credentials()
 
     async def get_credentials_async(self) -> Any:
-        with _no_credentials():
+        with _no_credentials(TimeoutError):
             return await self._provider.get_credentials_async()
 
 
 def _guarded_call(sign_in: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(connection: Any) -> None:
-        with _no_credentials():
+        with _no_credentials(OSError):  # the connection raises it, too
             sign_in(connection)
 
     # Threads renew and listen for an event loop, too. So one that has to be awaited signs in nobody.
     return sign_in if iscoroutinefunction(sign_in) else call
 
 
+class NoCredentials(driver.ConnectionError):
+    """Words of another service: what Redis and the TLS library mean by the same ones is not meant."""
+
+
 @contextmanager
-def _no_credentials() -> Iterator[None]:
-    """A token service that is down raises what its own client likes: nobody would take that for an outage."""
+def _no_credentials(connecting: type[Exception]) -> Iterator[None]:
+    """A token service that is down raises what its own client likes: nobody would take that for an outage.
+
+    ``connecting``: what stays as it is. One that hangs makes callers wait as a server does that hangs.
+    """
     try:
         yield
-    except (OSError, driver.RedisError, *BUGS):
+    except (connecting, driver.RedisError, *BUGS):
         raise
     except Exception as error:
         if _is_of_a_signal(error):
             raise
-        raise driver.ConnectionError(f"no credentials: {type(error).__name__}: {error}") from error
+        raise NoCredentials(f"no credentials: {type(error).__name__}: {error}") from error
 
 
 def _is_of_a_signal(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from redis import exceptions as driver
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError, NotSent
 from ....core.formats import refusal
 from .address import RedisAddress
+from .credentials import BUGS, NoCredentials
 
 #: What a connection raises that breaks, or cannot be opened.
 FAILURES = (OSError, driver.RedisError)
@@ -120,6 +121,8 @@ def translated(error: BaseException, address: RedisAddress) -> DistLockError:
     if isinstance(error, driver.ResponseError):
         error = ErrorReply.from_driver(error)
     text = str(error)
+    if isinstance(error, NoCredentials):
+        return _no_answer(text, address)
     for phrase, meaning in _IN_PHRASES.items():
         if phrase in text:
             return ConfigurationError(f"{where} {meaning} ({text}).")
@@ -139,7 +142,11 @@ def translated(error: BaseException, address: RedisAddress) -> DistLockError:
         return _by_word("LOADING", text, address)
     if isinstance(error, ErrorReply):
         return DistLockError(f"{where} answered with an unknown error: {text}")
-    return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
+    return _no_answer(text or type(error).__name__, address)
+
+
+def _no_answer(why: str, address: RedisAddress) -> BackendUnavailable:
+    return BackendUnavailable(f"{address.name} does not answer: {why.rstrip('.')}.")
 
 
 def as_error(reply: ErrorReply, address: RedisAddress) -> DistLockError:
@@ -166,5 +173,6 @@ def may_come_late(error: BaseException) -> bool:
     if isinstance(error, DistLockError):
         # Else it is ours, and who gives up asking cancels it; or it was not asked.
         return isinstance(error, BackendUnavailable) and not isinstance(error, NotSent | TooFewReplicas)
-    # A worker's time limit ends the connection with it. A task that is cancelled undoes it on the same one.
-    return not isinstance(error, asyncio.CancelledError | GeneratorExit)
+    # A worker's time limit ends the connection with it. A task that is cancelled undoes it on the same one. A bug is of
+    # code that connects: nothing was sent.
+    return not isinstance(error, (asyncio.CancelledError, GeneratorExit, *BUGS))
