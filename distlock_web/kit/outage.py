@@ -61,9 +61,8 @@ class Outage:
         # When a caller wanted to know, a question was sent, one was sent that was answered, a caller waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
-        last = partial(self._finish, alone=True)
-        # After all listeners: its server may take its time.
-        self._worker = Worker("distlock-outage", self._step, self._is_left, last, turn=2)
+        # Its turn is after all listeners: its server may take its time.
+        self._worker = Worker("distlock-outage", self._step, self._is_left, partial(self._finish, alone=True), turn=2)
         self._helpers = Workers("distlock-outage-helper", AT_A_TIME, self._do)  #: with what of that is done now
         self._refused = False  #: the server answers, and refuses something of it
 
