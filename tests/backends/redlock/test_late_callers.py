@@ -257,9 +257,10 @@ def test_a_vote_that_was_under_way_when_a_time_limit_came_is_taken_back_once_it_
         drive(port.cancel(mine))
         for at, packed in under_way:
             with redis.Redis(port=at) as client:
-                connection = client.connection_pool.get_connection()
+                connection: Any = client.connection_pool.make_connection()
                 connection.send_packed_command([packed])
                 assert connection.read_response()
+                connection.disconnect()
     assert len(left_on(servers)) == len(under_way) == len(servers)
     later = [undo for after, undo in postponed if after > 0]
     assert len(later) == len(servers), "not before it has come"
