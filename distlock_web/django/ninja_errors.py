@@ -35,7 +35,7 @@ def let_refusals_through(view: Any) -> None:
 
 def operations_of(view: Any) -> list[Any]:
     """The operations that Ninja's view calls; none of another view, or of a version that is not known."""
-    places = filter(_is_ninjas, map(_path_view_of, wrapped(view)))
+    places = filter(_is_path_view, map(_path_view_of, wrapped(view)))
     return [operation for each in places for operation in getattr(each, "operations", ())]
 
 
@@ -45,7 +45,7 @@ def _path_view_of(view: Any) -> Any:
     return dict(closed_over(view)).get("self") if found is None else found
 
 
-def _is_ninjas(path_view: Any) -> bool:
+def _is_path_view(path_view: Any) -> bool:
     """Whether it is a PathView: a ModelAdmin is closed over as ``self``, too, and may have other ``operations``."""
     return any(each.__module__ == "ninja.operation" for each in type(path_view).__mro__)
 

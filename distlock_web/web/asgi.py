@@ -75,7 +75,7 @@ class Request:
         self.headers = ASGIHeaders(scope)
         self.loop = asyncio.get_running_loop()
         self.replayed = False  #: its view has answered again
-        self.said: int | None = None  #: the status of what its view has returned, if the view has said one
+        self.view_status: int | None = None  #: of what its view has returned, if the view has said one
         self.unrecorded: list[Unrecorded] = []  #: its view has been done once, and that is not recorded yet
         self.bodies: list[LockedAsyncBody[Any]] = []  #: sent under a lock
         self.locks: list[StreamLock] = []  #: of a response that the framework sends by itself
@@ -438,14 +438,14 @@ class ASGIIntegration(WebIntegration):
             return None
         lock.lives_with(request)
         is_value = self.answer(result, request, locked) is None
-        approved = None if locked.success is None else request.said
+        approved = None if locked.success is None else request.view_status
         request.unrecorded.append(Unrecorded(lock, locked.name, is_value=is_value, approved=approved))
         return Answer(result)
 
     async def answer_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> dict[str, Any] | None:
         request = running.get()
         if request is not None and self._is_called(request, locked):
-            request.said = self.status_of(result, args, kwargs, locked)
+            request.view_status = self.status_of(result, args, kwargs, locked)
         return await super().answer_of(result, args, kwargs, locked)
 
     def status_of(self, result: Any, args: Args, kwargs: Kwargs, locked: Any) -> int | None:
